@@ -287,12 +287,16 @@ class FailingExchange(AuthExchange):
             raise RuntimeError("start")
         if self.where == "nonsense":
             self.reason_code = 0x17
+        elif self.where == "no byte":
+            self.reason_code = 0x187
+        elif self.where == "too long":
+            self.data = bytes(65_536)
 
     def proceed(self, data: bytes | None) -> None:
         raise RuntimeError("proceed")
 
 
-@pytest.mark.parametrize("where", ["begin", "start", "proceed", "nonsense"])
+@pytest.mark.parametrize("where", ["begin", "start", "proceed", "nonsense", "no byte", "too long"])
 async def test_an_authentication_that_raises_lets_nobody_in(where: str) -> None:
     async with embedded(auth_methods={"M": FailingMethod(where)}) as broker:
         hello = wire.connect("c", version=5, props=[(wire.AUTH_METHOD, "M")])

@@ -162,7 +162,8 @@ class AccessControl:
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         """Return the reason code for a CONNECT: 0x00 to accept, 0x80 and above to refuse, LATER: see `Ticket.answer`.
 
-        The time until then is part of `limits.connect_timeout`. It sets `ticket.principal` to say who the client is.
+        Any other answer is a refusal with 0x83. The time until then is part of `limits.connect_timeout`. It sets
+        `ticket.principal` to say who the client is.
         """
         del connect, origin, ticket
         return 0

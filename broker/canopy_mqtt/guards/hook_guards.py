@@ -15,6 +15,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.codec.primitives import string
 from canopy_mqtt.core.hooks import (
     FORBIDDEN,
     AccessControl,
@@ -237,8 +238,10 @@ class GuardedAuthExchange(AuthExchange):
         try:
             getattr(hook, call)(*arguments)
             code = hook.reason_code
-            if code < 0x80 and code not in (reason_codes.SUCCESS, reason_codes.CONTINUE_AUTHENTICATION):
+            if code not in (reason_codes.SUCCESS, reason_codes.CONTINUE_AUTHENTICATION) and not 0x80 <= code <= 0xFF:
                 raise ValueError(f"an authentication exchange answers with reason code {code:#04x}")
+            if hook.data is not None:
+                string(hook.data)  # raises where no packet can carry it
             self.reason_code, self.data, self.principal = code, hook.data, hook.principal
         except Exception as error:
             self._reporter.failed(AUTH_METHOD, error)

@@ -56,7 +56,7 @@ class HookedAccessControl(AccessControl):
     def _ask(
         self, connect: Connect, origin: Origin, ticket: Ticket, principal: Principal | None, reason_code: int
     ) -> int:
-        if reason_code >= 0x80:
+        if reason_code != reason_codes.SUCCESS:
             return reason_code
         if principal is not None:
             ticket.principal = principal

@@ -19,7 +19,7 @@ from canopy_mqtt.core.persistence.commits import Commits, Waiter
 from canopy_mqtt.core.protocol.backpressure import PublisherHold
 from canopy_mqtt.core.protocol.publish import topic_refusal
 from canopy_mqtt.core.queues.message import Message as Routed
-from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import PROGRAM
 from canopy_mqtt.core.routing.peers import PeerConnected, PeerDisconnected
@@ -199,7 +199,7 @@ class InProcessClient:
         send_buffer = SendBuffer(router.peers.touched, router.counters, terms.max_messages, terms.max_bytes)
         policy = DROP_NEWEST if terms.policy == LATEST else terms.policy
         fresh = terms.policy == LATEST or terms.max_age > 0.0
-        queue = MessageTerms(session, terms.policy, terms.max_age, 0) if fresh else None
+        queue = MessageTerms(session, SubscriptionTerms(terms.policy, terms.max_age)) if fresh else None
         session.limit(policy, queue, terms.max_messages, terms.max_bytes)
         send_buffer.limit(policy, terms.max_messages, terms.max_bytes)
         send_buffer.low_latency(fresh)

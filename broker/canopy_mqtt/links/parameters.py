@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms, SubscriptionTerms
 from canopy_mqtt.links.filters.aggregated import AggregatedFilters, UpstreamSubscriptions
 from canopy_mqtt.links.filters.budget import BudgetedFilters
 from canopy_mqtt.links.filters.mapping import Mapping
@@ -54,7 +54,7 @@ def queue(settings: Upstream, session: UplinkSession) -> tuple[int, MessageTerms
     policy = POLICIES.index(settings.policy)
     message_terms = None
     if policy == LATEST:
-        message_terms = MessageTerms(session, policy, 0.0, 0)
+        message_terms = MessageTerms(session, SubscriptionTerms(policy, 0.0))
     return _plain(policy), message_terms, settings.queue_messages, settings.queue_bytes
 
 

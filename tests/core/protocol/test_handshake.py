@@ -117,6 +117,20 @@ class TestGate:
         assert waiting == [True, False]
         assert [packet.kind for packet in client.packets] == [p.CONNACK, p.PUBACK, p.SUBACK]
 
+    @for_each("answer", [5, 1, -2, 256, 0x7F])
+    @for_each("late", [False, True])
+    def test_an_answer_that_is_no_reason_code_is_a_refusal(self, answer: int, late: bool) -> None:
+        """The return codes of 3.1.1 among them: access control has not said that the client may come in."""
+        network, keeper = self.gated()
+        keeper.answer = LATER if late else answer
+        client = network.idle("c", V5)
+        client.connect(settle=False)
+        network.settle()
+        for ticket in keeper.waiting:
+            ticket.answer(answer)
+        network.settle()
+        assert (client.connack.reason_code, network.router.sessions) == (0x83, {})
+
     def test_why_a_client_is_refused_is_for_the_log(self) -> None:
         """The client hears the name of the reason code, and whoever reads the log the detail."""
         network, keeper = self.gated()

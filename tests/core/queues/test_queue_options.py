@@ -186,12 +186,12 @@ class TestRestart:
         for name in ("t", "$share/g/s"):
             kept = subscriptions[name].message_terms
             assert kept is not None
-            assert kept.same(LATEST, 5.0, 7)
+            assert kept.keeps_to(SubscriptionTerms(LATEST, 5.0, 7))
             assert kept.options is not None
             assert (kept.options.policy, kept.options.max_age, kept.options.depth) == (LATEST, 50.0, 7)
         kept = subscriptions["u"].message_terms
         assert kept is not None
-        assert kept.same(DROP_NEWEST, 5.0, limits.live_messages)
+        assert kept.keeps_to(SubscriptionTerms(DROP_NEWEST, 5.0, limits.live_messages))
         assert kept.options is not None
         assert kept.options.policy == DISCONNECT
         assert subscriptions["v"].message_terms is None

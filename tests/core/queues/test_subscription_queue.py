@@ -24,6 +24,7 @@ from canopy_mqtt.core.queues.queue_terms import (
     MAX_STALE_PLACES,
     MessageTerms,
     QueueRule,
+    SubscriptionTerms,
 )
 from tests.core.harness import Client, Network
 from tests.core.recount import ask, burst, check, losses, numbers, user_wish
@@ -49,7 +50,7 @@ class TestAccount:
     @settings(max_examples=examples(100), deadline=None)
     def test_against_a_list(self, policy: int, max_age: float, steps: list[tuple[str, int]]) -> None:
         """How many wait, which is the oldest, and which are too old: by one list in order of age."""
-        message_terms = MessageTerms(any_session(), policy, max_age, 0)
+        message_terms = MessageTerms(any_session(), SubscriptionTerms(policy, max_age))
         now = 100.0
         waiting: list[tuple[float, Delivery]] = []
         keeps_order = max_age > 0.0 or policy == DROP_OLDEST
@@ -82,7 +83,7 @@ class TestAccount:
 
     def test_what_it_remembers_is_bounded(self) -> None:
         """However often the same few messages are renewed, or come and go out of order."""
-        message_terms = MessageTerms(any_session(), LATEST, 10.0, 0)
+        message_terms = MessageTerms(any_session(), SubscriptionTerms(LATEST, 10.0))
         first = delivery(0, b"first")
         message_terms.enter(first, 1.0)
         stays = [delivery(number, b"%d" % number) for number in range(10)]

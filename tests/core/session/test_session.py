@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from canopy_mqtt.core.ledger import ACCEPTED, TOO_LARGE
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.message_queue import STALE
@@ -54,6 +56,32 @@ def test_a_client_of_qos_0_has_neither_queue_nor_window() -> None:
     publisher.cut()
     assert idle.ended
     assert (idle.made_queue, idle.made_window) == (None, None)
+
+
+def test_a_session_that_ends_is_freed_with_its_queue_and_needs_no_collection() -> None:
+    """Each of many short sessions would take memory until the collector's next long pass."""
+
+    def alive() -> list[str]:
+        kinds = [type(thing).__name__ for thing in gc.get_objects()]
+        return sorted(kind for kind in kinds if kind in {"Session", "MessageQueue"})
+
+    network = Network()
+    publisher, client = network.client("p"), network.client("c", receive_maximum=1)
+    client.answering = False
+    client.subscribe("t", qos=1)
+    for _ in range(3):
+        publisher.publish("t", b"", 1)
+    assert client.session.waiting_messages() == 2
+    client.unsubscribe("t")
+    publisher.publish("t", b"")  # the topic's recipients are known anew
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        client.cut()
+        assert alive() == before[1:-1]
+    finally:
+        gc.enable()
 
 
 def test_what_is_too_large_on_return() -> None:

@@ -124,11 +124,7 @@ def refill(router: Router, session: Session, record: SessionRecord, now: float) 
 
 def restore_claimed(router: Router, record: SessionRecord, now: float) -> Session:
     """Take in a claimed session that goes on, for the CONNECT that has claimed it (`core.shared`)."""
-    session = new_session(record.client_id, router.limits, router.counters, record.principal, True)
-    session.expiry_interval = record.expiry_interval
-    session.account.retained = router.retained_store.shares.of(record.client_id)
-    router.queue_limits.apply(session)
-    router.session_table.add(session)
+    session = _made(router, record, True)
     for _ in _fill(router, session, record, {}, now, _Steps()):
         router.budget.used += PIECE
     router.session_table.count(session)
@@ -191,14 +187,20 @@ def _time(remaining: float, now: float) -> float:
     return now + remaining if remaining > 0.0 else now
 
 
-def _session(
-    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
-) -> Iterator[None]:
-    session = new_session(record.client_id, router.limits, router.counters, record.principal)
+def _made(router: Router, record: SessionRecord, shared: bool) -> Session:
+    """Make the session of a record, with nothing in it, and take it in."""
+    session = new_session(record.client_id, router.limits, router.counters, record.principal, shared)
     session.expiry_interval = record.expiry_interval
     session.account.retained = router.retained_store.shares.of(record.client_id)
     router.queue_limits.apply(session)
     router.session_table.add(session)
+    return session
+
+
+def _session(
+    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
+) -> Iterator[None]:
+    session = _made(router, record, False)
     yield from _fill(router, session, record, messages, now, steps)
     journal = router.journal
     if record.disconnected_for is None and journal is not None:

@@ -196,9 +196,11 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
         Refused: these, or what the client turned out to be, or the room that is left do not allow it.
     """
     granted = protocol.granted
-    if answer >= 0x80:
+    if answer != reason_codes.SUCCESS:
+        # Also what is no reason code of a refusal, such as a return code of 3.1.1: access control has not said yes.
+        code = answer if 0x80 <= answer <= 0xFF else reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
         text = "" if granted is None or granted.attempt is None else granted.attempt.text
-        raise Refused(text or reason_codes.name(answer), answer)
+        raise Refused(text or reason_codes.name(code), code)
     if granted is not None:
         _open(protocol, granted, now)
         return
@@ -270,7 +272,6 @@ def _open(protocol: ServerProtocol, granted: GrantedConnect, now: float) -> None
             connect.clean_start,
             connack.session_present,
         )
-    protocol.session = session
     if granted.delay != UNSET:
         router.peers.request_delay(session, "", granted.delay)
     protocol.first_bytes = b""
@@ -453,6 +454,8 @@ def _open_session(
         principal,
         attempt is not None and expiry > 0,
     )
+    # First: whatever raises from here on, the end of the protocol tells of that of the connection.
+    protocol.session = session
     if attempt is not None:
         attempt.session, session.claim = session, attempt
         attempt.restored = None

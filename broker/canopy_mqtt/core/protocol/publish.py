@@ -49,7 +49,7 @@ MAX_RUN_BYTES: Final = 16_384
 """Publishes of QoS 1 or 2 that are routed and acknowledged together, at most, and their bytes: what a receiver is sent
 in one piece."""
 
-MIN_PIECE: Final = 12
+MIN_PIECE: Final = 6
 """Publishes in a row from which on one piece of all their frames costs less than each frame by itself."""
 
 MAX_PAYLOAD_SIZE: Final = "limits.max_payload_size"

@@ -29,7 +29,7 @@ from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import PINGRESP
 from canopy_mqtt.core.codec.packets import Auth, Connect, Disconnect
 from canopy_mqtt.core.codec.reason_codes import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
-from canopy_mqtt.core.hooks import Origin, Ticket
+from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import HELD_WORK, PACKET_WORK, TURN_WORK
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, connect, control_packets, phases, publish, subscribe
@@ -133,7 +133,6 @@ class ServerProtocol(Peer):
         self.wants_problems = True  # whether a SUBACK may have properties [MQTT-3.1.2-29]
         self.clean_start = False
         self.session_present = False
-        self._answered = False  # access control, or a claim, late
         if self.publish_limit is not None:
             self.max_run = 1  # the limit is asked after each packet
         send_buffer.peer = self
@@ -156,7 +155,7 @@ class ServerProtocol(Peer):
         self.decoder.feed(data)
         if now < self.held_until:
             return True
-        self._turn(reason_codes.SUCCESS, now, work)
+        self._turn(now, work)
         send_buffer = self.send_buffer
         return (
             self.unfinished
@@ -180,7 +179,7 @@ class ServerProtocol(Peer):
         The shell calls it for a read that was left unfinished, when others have had theirs, not before `held_until`.
         """
         if self.state != CLOSED:
-            self._turn(reason_codes.SUCCESS, now, work)
+            self._turn(now, work)
 
     @property
     def throttled(self) -> bool:
@@ -196,8 +195,7 @@ class ServerProtocol(Peer):
     def admitted(self, reason_code: int, now: float, work: i64 = TURN_WORK) -> None:
         """Take the late answer of access control or of a claim, in a turn. Does nothing if the connection has ended."""
         if self.state == ADMITTING:
-            self._answered = True
-            self._turn(reason_code, now, work)
+            self._turn(now, work, reason_code)
 
     def end(self, cause: str, now: float, text: str = "") -> None:
         """End the protocol, once, and apply that among the peers; nothing more is queued [MQTT-3.1.2-8].
@@ -207,15 +205,16 @@ class ServerProtocol(Peer):
         """
         router = self.router
         if self.state != CLOSED:
+            session = self.session
+            if session is not None:
+                # First the core hears of the end, whatever raises then.
+                router.peers.events.append(PeerDisconnected(session, self.send_buffer, cause))
+                self.session = None
             self.state = CLOSED
             self.close_cause = cause
             self.close_text = text
-            session = self.session
             router.budget.used += HELD_WORK * self.send_buffer.messages
-            # First the core hears of the end, whatever raises then.
             if session is not None:
-                self.session = None
-                router.peers.events.append(PeerDisconnected(session, self.send_buffer, cause))
                 if router.tap is not None:
                     router.tap.disconnected(session.client_id, self.origin.address, cause)
             else:
@@ -263,10 +262,10 @@ class ServerProtocol(Peer):
 
     # -- a turn --------------------------------------------------------------------------------------------------------
 
-    def _turn(self, reason_code: int, now: float, most: i64) -> None:
+    def _turn(self, now: float, most: i64, answer: int = LATER) -> None:
         """Take a turn: act on the packets that are there, or on as many as one turn allows (`should_yield`).
 
-        It begins with the answer of access control where that was waited for and has come. Events of peers take effect
+        It begins with the late answer of access control, or of a claim, where one has come. Events of peers take effect
         before and after it, not within.
         """
         router = self.router
@@ -282,9 +281,8 @@ class ServerProtocol(Peer):
         self.hurried = False
         decoder = self.decoder
         try:
-            if self._answered and self.state == ADMITTING:
-                self._answered = False
-                connect.admit(self, reason_code, now)
+            if answer != LATER and self.state == ADMITTING:
+                connect.admit(self, answer, now)
             budget.begin(most)
             self._half_full = counters.half_full
             self._backed_up = counters.backed_up

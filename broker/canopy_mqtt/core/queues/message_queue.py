@@ -37,6 +37,7 @@ from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.queues.send_buffer import NEVER_TAKEN, SendBuffer
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.session.session import Session
     from canopy_mqtt.core.topics.subscription import SharedGroup
 
 STALE: Final = 64
@@ -56,8 +57,7 @@ class MessageQueue:
     `send_buffer`, where a method takes it, is that of the client's connection; None: it is offline.
     """
 
-    def __init__(self, ledger: Ledger, counters: Counters) -> None:
-        """`ledger`: where losses are written down."""
+    def __init__(self, session: Session, counters: Counters) -> None:
         self.max_messages: i64 = UNLIMITED
         self.max_bytes: i64 = UNLIMITED  # what holds now: `ClientAccount.fit` may set it below the queue's own
         self.own_max_bytes: i64 = UNLIMITED
@@ -71,16 +71,17 @@ class MessageQueue:
         self._ahead: i64 = 0
         self.messages: i64 = 0
         self.bytes: i64 = 0
-        # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
-        # One more while QoS 0 has to wait in any case (`hold_qos0`).
+        # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5]
+        # (`count_qos0`).
         self.qos0: i64 = 0
         self._gaps: i64 = 0
         self._over_half_reported = False
         # As in `SendBuffer`: whether publishers wait for this client, and when it last took something, or kept up.
         self.holds = True
         self._taken_at: float = NEVER_TAKEN
-        self.client_id = ledger.client_id
-        self._ledger = ledger
+        self.client_id = session.client_id
+        self._session = session
+        self._ledger = session.ledger
         self._counters = counters
         self.load = counters.load
         # Whose account has the bytes that wait here in memory; see `belong_to`.
@@ -157,7 +158,7 @@ class MessageQueue:
         load.messages += 1
         load.bytes += size
         if delivery.qos == 0:
-            self.qos0 += 1
+            self.count_qos0(1)
         if send_buffer is not None and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes):
             self._report_over_half()
         if self.journal is not None:
@@ -261,7 +262,7 @@ class MessageQueue:
             pending.append(delivery)
             self.owner.queued += delivery.message.size
             if delivery.qos == 0:
-                self.qos0 += 1
+                self.count_qos0(1)
         self._ahead = len(pending)
         while behind:
             pending.append(behind.pop())
@@ -316,7 +317,7 @@ class MessageQueue:
         self.bytes -= size
         self.owner.queued -= size
         if delivery.qos == 0:
-            self.qos0 -= 1
+            self.count_qos0(-1)
         if self.messages == 0:
             self.load.queue_ends(self.owner)
             self.pending = None
@@ -366,7 +367,7 @@ class MessageQueue:
         load.bytes += size
         for delivery in some:
             if delivery.qos == 0:
-                self.qos0 += 1
+                self.count_qos0(1)
             if self.journal is not None:
                 self.journal.placed(delivery.order)
                 self.journal.queued(self.client_id, delivery)
@@ -427,13 +428,16 @@ class MessageQueue:
         if 0 <= most < delivery.qos:
             delivery.qos = most
             if most == 0:
-                self.qos0 += 1
+                self.count_qos0(1)
                 delivery.settle()
         return most < 0
 
-    def hold_qos0(self, hold: bool) -> None:
-        """Let QoS 0 wait though none waits before it, from now on or no more. Callers keep track of which it is."""
-        self.qos0 += 1 if hold else -1
+    def count_qos0(self, change: i64) -> None:
+        """Count QoS 0 that waits, or (1) that has to wait though none does, until that is over (-1)."""
+        before: i64 = self.qos0
+        self.qos0 = before + change
+        if before == 0 or before == -change:
+            self._session.update_fast_path()
 
     def settle(self) -> None:
         """Settle the requests that wait here: the session is over, or its connection, and no answer can come."""
@@ -758,7 +762,7 @@ class DiskQueue:
     def _hold_qos0(self) -> None:
         if not self._holds_qos0:
             self._holds_qos0 = True
-            self._queue.hold_qos0(True)
+            self._queue.count_qos0(1)
 
     def _count(self, messages: i64, size: i64) -> None:
         self.messages += messages
@@ -863,7 +867,7 @@ class DiskQueue:
         if self.messages == 0:
             self.end()
             if self._holds_qos0:
-                self._queue.hold_qos0(False)
+                self._queue.count_qos0(-1)
             self._queue.disk_ended()
 
     def end(self) -> None:

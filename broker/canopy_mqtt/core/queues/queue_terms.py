@@ -122,7 +122,7 @@ class QueueRule:
 class SubscriptionTerms:
     """The terms of one subscription's messages. `max_age` in seconds, `depth` in messages; 0: unlimited."""
 
-    def __init__(self, policy: int, max_age: float, depth: int) -> None:
+    def __init__(self, policy: int, max_age: float, depth: int = 0) -> None:
         self.policy = policy
         self.max_age = max_age
         self.depth = depth
@@ -332,7 +332,7 @@ def subscription_terms(rules: tuple[QueueRule, ...], topic_filter: str, terms: Q
 
     `topic_filter` without `$share/name/`.
     """
-    found = SubscriptionTerms(terms.policy, terms.max_age, 0)
+    found = SubscriptionTerms(terms.policy, terms.max_age)
     for rule in rules:
         if covers(rule.topic_filter, topic_filter):
             found.policy = _either(rule.policy, found.policy)
@@ -358,23 +358,23 @@ class MessageTerms:
     `max_age` in seconds, `depth` in messages; 0: unlimited.
     """
 
-    def __init__(self, session: Session, policy: int, max_age: float, depth: int) -> None:
+    def __init__(self, session: Session, terms: SubscriptionTerms) -> None:
         self.session = session
         # What its subscriber asked for, if it is of one.
         self.options: RequestedTerms | None = None
         # Whether its messages are worth less the longer they wait.
-        self.fresh = policy == LATEST or max_age > 0.0
-        self.policy: i64 = policy
-        self.max_age = max_age
-        self.depth: i64 = bound(depth)
+        self.fresh = terms.policy == LATEST or terms.max_age > 0.0
+        self.policy: i64 = terms.policy
+        self.max_age = terms.max_age
+        self.depth: i64 = bound(terms.depth)
         # Messages that wait: QoS 0 in the send buffer, any in the session's queue. What is in flight waits no more.
         self.waiting: i64 = 0
-        self._by_age: deque[Place] | None = deque() if max_age > 0.0 or policy == DROP_OLDEST else None
-        self._topics: dict[bytes, Delivery] | None = {} if policy == LATEST else None
+        self._by_age: deque[Place] | None = deque() if self.max_age > 0.0 or self.policy == DROP_OLDEST else None
+        self._topics: dict[bytes, Delivery] | None = {} if self.policy == LATEST else None
 
-    def same(self, policy: int, max_age: float, depth: int) -> bool:
+    def keeps_to(self, terms: SubscriptionTerms) -> bool:
         """Return whether these are its terms."""
-        return self.policy == policy and self.max_age == max_age and self.depth == bound(depth)
+        return self.policy == terms.policy and self.max_age == terms.max_age and self.depth == bound(terms.depth)
 
     def enter(self, delivery: Delivery, now: float) -> None:
         """A delivery to which they apply begins to wait."""

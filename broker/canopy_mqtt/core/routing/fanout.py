@@ -91,8 +91,6 @@ class Fanout(Job):
         self._changes = table.cache.changes
         self.budget: Final = load.budget
         self.permissions: Permissions | None = None  # what access control says, if there is one
-        # The recorder, while a message is routed whose deliveries it records.
-        self._telling: Recorder | None = None
         # Messages that are on their way to very many, and whether there are any.
         self.line = BroadcastLine()
         self._broadcasts = self.line.broadcasts
@@ -148,30 +146,28 @@ class Fanout(Job):
 
     def record_and_deliver(self, route: Route, message: Message, origin: Session | None) -> int:
         """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
-        self._record(route, message)
-        try:
-            return self.deliver(route, message, origin)
-        finally:
-            self._telling = None
+        return self.deliver(route, message, origin, self._record(route, message))
 
-    def _record(self, route: Route, message: Message) -> None:
-        """Record a message if a recorder wants it, and its deliveries from here on if it wants these."""
+    def _record(self, route: Route, message: Message) -> Recorder | None:
+        """Record a message if a recorder wants it. Return the recorder if it wants the deliveries, too."""
         tap = self._load.tap
-        if tap is not None and route.tapped:
-            tap.message(message, self._load.now)
-            self._telling = tap if tap.deliveries else None
+        if tap is None or not route.tapped:
+            return None
+        tap.message(message, self._load.now)
+        return tap if tap.deliveries else None
 
-    def deliver(self, route: Route, message: Message, origin: Session | None) -> int:
+    def deliver(self, route: Route, message: Message, origin: Session | None, tap: Recorder | None = None) -> int:
         """Deliver a message to the sessions whose filters match its topic, and to no others [MQTT-3.3.2-3].
 
         Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
         granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
-        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge.
+        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge. `tap` records each
+        delivery.
 
         Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
         queue full (the publisher of one with QoS 0 is not told).
         """
-        if self.broadcasting and message.topic in self.line.topics and self._may_wait(message):
+        if self.broadcasting and message.topic in self.line.topics and tap is None and self._may_wait(message):
             # Behind those of its topic, however many listen by now.
             return self._begin_broadcast(route, message, origin)
         # The publisher is told how the queues answered.
@@ -179,8 +175,10 @@ class Fanout(Job):
         listeners: i64 = route.listeners
         if listeners > self.at_once:
             if (
-                not route.built or (not route.own_list and (asked or listeners > MAX_DIRECT_QOS0_SUBSCRIPTIONS))
-            ) and self._may_wait(message):
+                tap is None
+                and (not route.built or (not route.own_list and (asked or listeners > MAX_DIRECT_QOS0_SUBSCRIPTIONS)))
+                and self._may_wait(message)
+            ):
                 return self._begin_broadcast(route, message, origin)
             if not route.built:
                 self.budget.used += build(route, self._cache)
@@ -234,8 +232,8 @@ class Fanout(Job):
                 answers += TOOK
             else:
                 answers += _answer_weight(answer)
-            if self._telling is not None:
-                self._tell(answer, session.client_id, qos, retain, None)
+            if tap is not None:
+                _tell(tap, answer, session.client_id, qos, retain, None)
         for group in route.groups:
             member = self.choose(group, message, route.verdicts)
             if member is None:
@@ -243,21 +241,11 @@ class Fanout(Job):
                 continue
             count += 1
             slow += 1
-            answers += _answer_weight(self._deliver_to_member(member, group, message, route.verdicts))
+            answers += _answer_weight(self._deliver_to_member(member, group, message, route.verdicts, tap))
         self.budget.used += count + slow * (OBJECT_WORK - 1) + tagged
         if asked and 0 < answers < TOOK:
             return REFUSED_BY_ALL
         return count
-
-    def _tell(self, answer: int, client_id: str, qos: int, retain: bool, shared: str | None) -> None:
-        """Record how a session, or the queue of a group, answered to the message that is being routed."""
-        tap = self._telling
-        if tap is None:
-            return
-        if answer == ACCEPTED:
-            tap.delivered(client_id, qos, retain, shared)
-        else:
-            tap.refused(client_id, answer, shared)
 
     # -- frames as they came -------------------------------------------------------------------------------------------
 
@@ -313,13 +301,9 @@ class Fanout(Job):
     # -- a message for very many ---------------------------------------------------------------------------------------
 
     def _may_wait(self, message: Message) -> bool:
-        """Return False for a message whose deliveries are recorded, that access control filters, and for a request."""
+        """Return False for a message that access control filters, and for a request."""
         permissions = self.permissions
-        return (
-            self._telling is None
-            and (permissions is None or not permissions.filters)
-            and not isinstance(message, RequestMessage)
-        )
+        return (permissions is None or not permissions.filters) and not isinstance(message, RequestMessage)
 
     def would_wait(self, topic: bytes) -> bool:
         """Return whether a publish to a topic comes after those that are on their way: it is, or may be, for very many.
@@ -378,7 +362,7 @@ class Fanout(Job):
                         if member is None:
                             self._count_barred(group, message, verdicts)
                         else:
-                            self._deliver_to_member(member, group, message, verdicts)
+                            self._deliver_to_member(member, group, message, verdicts, None)
                         budget.used += OBJECT_WORK
                 broadcast.end()
                 self.line.went()
@@ -432,21 +416,24 @@ class Fanout(Job):
 
     def deliver_to_group(self, group: SharedGroup, message: Message) -> int:
         """Deliver a message that is for one share group alone, and record it if a recorder wants it."""
+        tap: Recorder | None = None
         if self._load.tap is not None:
-            self._record(self.route(message.topic) or self.new_route(message.topic), message)
-        try:
-            verdicts = self.verdicts(message.topic)
-            member = self.choose(group, message, verdicts)
-            if member is None:
-                self._count_barred(group, message, verdicts)
-                return 0
-            self._deliver_to_member(member, group, message, verdicts)
-            return 1
-        finally:
-            self._telling = None
+            tap = self._record(self.route(message.topic) or self.new_route(message.topic), message)
+        verdicts = self.verdicts(message.topic)
+        member = self.choose(group, message, verdicts)
+        if member is None:
+            self._count_barred(group, message, verdicts)
+            return 0
+        self._deliver_to_member(member, group, message, verdicts, tap)
+        return 1
 
     def _deliver_to_member(
-        self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None
+        self,
+        member: Subscription,
+        group: SharedGroup,
+        message: Message,
+        verdicts: Verdicts | None,
+        tap: Recorder | None,
     ) -> int:
         """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.
 
@@ -459,15 +446,15 @@ class Fanout(Job):
         if queues is not None and (group.queue is not None or not (member.present or group.connected.count > 0)):
             answer = queues.add(group, member, message)
             if answer != UNQUEUED:
-                if self._telling is not None:
+                if tap is not None:
                     name = group.full_name
-                    self._tell(answer, name, min(message.qos, group.highest_qos), False, name)
+                    _tell(tap, answer, name, min(message.qos, group.highest_qos), False, name)
                 return answer
         answer = deliver_to_member(member, group, message, verdicts)
-        if self._telling is not None:
+        if tap is not None:
             # By the name of the group: that of a worker's subscription says how many members it has.
             qos, retain = share_qos(message, member, verdicts), message.retain and member.retain_as_published
-            self._tell(answer, member.session.client_id, qos, retain, group.full_name)
+            _tell(tap, answer, member.session.client_id, qos, retain, group.full_name)
         return answer
 
     def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:
@@ -476,6 +463,14 @@ class Fanout(Job):
         if member is not None:
             session = member.session
             session.ledger.barred(session.principal, message.topic, False)
+
+
+def _tell(tap: Recorder, answer: int, client_id: str, qos: int, retain: bool, shared: str | None) -> None:
+    """Record how a session, or the queue of a group, answered to a message."""
+    if answer == ACCEPTED:
+        tap.delivered(client_id, qos, retain, shared)
+    else:
+        tap.refused(client_id, answer, shared)
 
 
 def _answer_weight(answer: int) -> i64:

@@ -121,18 +121,20 @@ class ConnectedPeers(Job):
                         if session.memberships is not None:
                             self._place_shared(session)
                     elif session.send_buffer is send_buffer:  # else it was replaced, or is gone
-                        session.detach(send_buffer)
                         session.send_buffer = None
                         del self.send_buffers[session]
                         if session.internal:
                             self.internal -= 1
-                        if session.requested_delays is not None:
-                            self._table.charge(session, -DELAY_BYTES * len(session.requested_delays.of_filters))
-                            session.requested_delays = None
-                            self.delays -= 1
-                        if session.memberships is not None:
-                            self._place_shared(session)
-                        router.peer_disconnected(event, now)
+                        try:
+                            session.detach(send_buffer)
+                            if session.requested_delays is not None:
+                                self._table.charge(session, -DELAY_BYTES * len(session.requested_delays.of_filters))
+                                session.requested_delays = None
+                                self.delays -= 1
+                            if session.memberships is not None:
+                                self._place_shared(session)
+                        finally:
+                            router.peer_disconnected(event, now)
         finally:
             # Also where one of them has raised: it is not applied again.
             del events[:done]

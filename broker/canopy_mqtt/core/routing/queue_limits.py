@@ -80,9 +80,7 @@ class QueueLimits:
         policy = terms.policy
         message_terms = None
         if policy == LATEST or terms.max_age > 0.0:
-            message_terms = session.message_terms
-            if message_terms is None or not message_terms.same(policy, terms.max_age, 0):
-                message_terms = MessageTerms(session, policy, terms.max_age, 0)
+            message_terms = _account(session, SubscriptionTerms(policy, terms.max_age), session.message_terms)
         if policy == LATEST:
             # Full of topics, it takes no more.
             policy = DROP_NEWEST
@@ -107,9 +105,7 @@ class QueueLimits:
         if queue.rules:
             terms = self.subscription_terms(queue, topic_filter, None)
             if not _has_terms(queue, terms):
-                if before is None or not before.same(terms.policy, terms.max_age, terms.depth):
-                    before = MessageTerms(queue, terms.policy, terms.max_age, terms.depth)
-                queue.message_terms = before
+                queue.message_terms = _account(queue, terms, before)
 
     def renew_terms(self, session: Session, subscription: Subscription) -> None:
         """The rules are about another user than before: give a subscription the queue that it has now."""
@@ -130,9 +126,7 @@ class QueueLimits:
         before = subscription.message_terms
         message_terms: MessageTerms | None = None
         if terms is not None and (options is not None or not _has_terms(session, terms)):
-            message_terms = before
-            if message_terms is None or not message_terms.same(terms.policy, terms.max_age, terms.depth):
-                message_terms = MessageTerms(session, terms.policy, terms.max_age, terms.depth)
+            message_terms = _account(session, terms, before)
             message_terms.options = options
         if message_terms is before:
             return
@@ -164,9 +158,14 @@ class QueueLimits:
                 return
 
 
+def _account(session: Session, terms: SubscriptionTerms, before: MessageTerms | None) -> MessageTerms:
+    """Return the account of messages that keep to these terms: the one that there is, with what waits, if it does."""
+    return before if before is not None and before.keeps_to(terms) else MessageTerms(session, terms)
+
+
 def _has_terms(session: Session, terms: SubscriptionTerms) -> bool:
     """Return whether these are what all messages of a session keep to."""
     message_terms = session.message_terms
     if message_terms is not None:
-        return message_terms.same(terms.policy, terms.max_age, terms.depth)
+        return message_terms.keeps_to(terms)
     return session.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0

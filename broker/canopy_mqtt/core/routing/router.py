@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import Accounts
-from canopy_mqtt.core.causes import CLIENT_DISCONNECT
+from canopy_mqtt.core.causes import CLIENT_DISCONNECT, INTERNAL_ERROR
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
 from canopy_mqtt.core.counters import Counters, bound
 from canopy_mqtt.core.heap import Deadlines
@@ -358,7 +358,6 @@ class Router:
         if session is not None:
             if session.send_buffer is not None:
                 raise RuntimeError("the session is still connected")
-            self.deadlines.cancel(session)
             if clean_start:
                 self.wills.revoke_in_grace(session, now)
                 self.end_session(session, now)
@@ -366,16 +365,25 @@ class Router:
             else:
                 # Back in time: the delayed will is not sent [MQTT-3.1.3-9].
                 self.wills.revoke(session)
-                session.expires_at = 0.0
         self.wills.client_returned(client_id, None if principal is None else principal.user_name, now)
         if session is None:
             session = new_session(client_id, self.limits, self.counters, principal, shared)
-            self.session_table.enter(session)
             session.account.retained = self.retained_store.shares.of(client_id)
-        session.attach(version, window, plain)
-        self.peers.events.append(PeerConnected(session, send_buffer))
-        self.peers.drain(self, now)
-        self.session_table.count(session)
+            self.session_table.enter(session)
+        try:
+            if present:
+                self.deadlines.cancel(session)
+                session.expires_at = 0.0
+            session.attach(version, window, plain)
+            self.peers.events.append(PeerConnected(session, send_buffer))
+            self.peers.drain(self, now)
+            self.session_table.count(session)
+        except BaseException:
+            # A fault: no protocol has the session, so that none would tell of its end.
+            if session.send_buffer is not send_buffer:
+                self.peers.events.append(PeerConnected(session, send_buffer))
+            self.peers.events.append(PeerDisconnected(session, send_buffer, INTERNAL_ERROR))
+            raise
         return session, present
 
     def adopt(self, session: Session) -> None:
@@ -403,15 +411,34 @@ class Router:
         """
         session = event.session
         self.budget.used += END_WORK
-        if event.cause == CLIENT_DISCONNECT:  # [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]
-            self.wills.revoke(session)
         expiry = session.expiry_interval
-        if expiry == 0 and not session.bridge_state:
-            # Its end does the rest, the will first.
-            self.end_session(session, now)
+        try:
+            if event.cause == CLIENT_DISCONNECT:  # [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]
+                self.wills.revoke(session)
+            if expiry > 0 or session.bridge_state:  # else its end does the rest, the will first
+                self._share_out(session, now)
+        finally:
+            # Whatever has raised: the session ends when it is over.
             if session.claim is not None:
+                if expiry == 0:
+                    self.end_session(session, now)
+                else:
+                    self.let_go(session, now)
                 self._leave(session)
-            return
+            elif expiry == 0:
+                self.end_session(session, now)
+            elif not session.ended:
+                session.expires_at = 0.0 if expiry == NEVER else now + expiry
+                self.schedule(session)
+                table = self.session_table
+                table.count(session)
+                empty = table.oldest_empty()
+                if empty is not None and 0 < self.limits.max_empty_sessions < table.empty_count:
+                    self.end_session(empty, now)
+
+    def _share_out(self, session: Session, now: float) -> None:
+        """Publish what the end of a connection makes due, the will first; give away unfinished shared messages."""
+        expiry = session.expiry_interval
         if expiry > 0 and session.journal is not None and not session.upstream:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
         self.wills.connection_ended(session, now)
@@ -420,24 +447,6 @@ class Router:
             self.publish(down, None)
         if session.memberships is not None:
             self.unfinished.share_out(session)
-        if session.claim is not None:
-            if expiry == 0:
-                self.end_session(session, now)
-            else:
-                self.let_go(session, now)
-            self._leave(session)
-            return
-        if expiry == 0:
-            self.end_session(session, now)
-        elif expiry != NEVER:
-            session.expires_at = now + expiry
-        if not session.ended:
-            self.schedule(session)
-            table = self.session_table
-            table.count(session)
-            empty = table.oldest_empty()
-            if empty is not None and 0 < self.limits.max_empty_sessions < table.empty_count:
-                self.end_session(empty, now)
 
     def end_session(self, session: Session, now: float, kept: bool = False) -> None:
         """Delete a session and everything in it; its delayed will is published now [MQTT-3.1.3-9].
@@ -450,28 +459,31 @@ class Router:
             return
         session.ended = True
         session.ledger.principal = session.principal
-        if session.journal is not None:
-            session.journal.session_gone(session.client_id)
-            session.keep_in(None)
-        if session.will is not None:
-            self.wills.publish(session, now)
-        if session.memberships is not None:
-            self.share_queues.pass_on(session)
-            self.unfinished.end(session)
-        if session.made_queue is not None:
-            self.budget.used += HELD_WORK * session.made_queue.in_memory
-        session.end(kept)
-        if session.expiry_interval != 0:  # else it ends with its connection, and never had a deadline
-            self.deadlines.cancel(session)
-        self.session_table.remove(session)
-        table = self.table
-        table.end_some(session, min(DROPS_AT_ONCE, table.drops))
-        if session.subscriptions:
-            table.end_later(session)
-        if isinstance(session, ShareQueue):
-            self.share_queues.ended(session)
-        elif self.event_listener is not None and not kept:
-            self.event_listener.session_ended(session.client_id)
+        try:
+            if session.journal is not None:
+                session.journal.session_gone(session.client_id)
+                session.keep_in(None)
+            if session.will is not None:
+                self.wills.publish(session, now)
+            if session.memberships is not None:
+                self.share_queues.pass_on(session)
+                self.unfinished.end(session)
+        finally:
+            # Whatever has raised: a session that is over is found no more, and holds nothing.
+            self.session_table.remove(session)
+            if session.expiry_interval != 0:  # else it ends with its connection, and never had a deadline
+                self.deadlines.cancel(session)
+            if session.made_queue is not None:
+                self.budget.used += HELD_WORK * session.made_queue.in_memory
+            session.end(kept)
+            table = self.table
+            table.end_some(session, min(DROPS_AT_ONCE, table.drops))
+            if session.subscriptions:
+                table.end_later(session)
+            if isinstance(session, ShareQueue):
+                self.share_queues.ended(session)
+            elif self.event_listener is not None and not kept:
+                self.event_listener.session_ended(session.client_id)
 
     # -- sessions that brokers share -----------------------------------------------------------------------------------
 
@@ -583,11 +595,13 @@ class Router:
 
         The broker asks this before a client resumes a session, too: an expired one is not resumed [MQTT-4.1.0-2].
         """
-        if 0.0 < session.will_due <= now:
-            self.wills.publish(session, now)
-        # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
-        if session.send_buffer is None and 0.0 < session.expires_at <= now:
-            self.counters.sessions_expired += 1
-            self.end_session(session, now)
-        else:
-            self.schedule(session)
+        try:
+            if 0.0 < session.will_due <= now:
+                self.wills.publish(session, now)
+        finally:
+            # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
+            if session.send_buffer is None and 0.0 < session.expires_at <= now:
+                self.counters.sessions_expired += 1
+                self.end_session(session, now)
+            else:
+                self.schedule(session)

@@ -56,9 +56,9 @@ class SessionTable:
 
     def enter(self, session: Session) -> None:
         """Take in a new session; `count` is still to be told of it."""
-        self.sessions[session.client_id] = session
         session.account.belong_to(self._account_of(session))
         self._number.change(session.account.owner, 1)
+        self.sessions[session.client_id] = session
 
     def _account_of(self, session: Session) -> Account:
         return self._accounts.internal if session.internal else self._accounts.of(session.principal)
@@ -133,6 +133,8 @@ class SessionTable:
 
     def remove(self, session: Session) -> None:
         """A session is over."""
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
         size = int(session.account.session)
         self.bytes -= size
         owner = session.account.owner
@@ -145,8 +147,6 @@ class SessionTable:
         self._size.change(owner, -size)
         session.account.session = 0
         self._number.change(owner, -1)
-        if self.sessions.get(session.client_id) is session:
-            del self.sessions[session.client_id]
 
     # -- room ----------------------------------------------------------------------------------------------------------
 

@@ -363,7 +363,6 @@ class ShareQueues:
             made.order, made.since, made.message_terms = delivery.order, delivery.since or self._load.now, terms
             some.append(made)
         queue.queue.merge(some[::-1])
-        queue.update_fast_path()
         self._router.session_table.count(queue)
         self.settle(queue)
 

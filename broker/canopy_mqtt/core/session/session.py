@@ -105,7 +105,7 @@ class Session:
         """The messages that wait."""
         queue = self.made_queue
         if queue is None:
-            queue = MessageQueue(self.ledger, self._counters)
+            queue = MessageQueue(self, self._counters)
             queue.limit(self.policy, self._max_messages, self._max_bytes)
             queue.owner = self.account.owner
             self.made_queue = queue
@@ -191,7 +191,10 @@ class Session:
         self.update_fast_path()
 
     def update_fast_path(self) -> None:
-        """Update whether plain frames may go directly to the connection's queue."""
+        """Update whether plain frames may go directly to the connection's queue, after a change of what this rests on.
+
+        The queue calls this where QoS 0 begins to wait in it, or does no more.
+        """
         tap = self.totals.tap
         queue = self.made_queue
         self.fast_path = (
@@ -312,10 +315,7 @@ class Session:
             if queue is None:
                 queue = self.queue
             self.account.fit()
-            qos0: i64 = queue.qos0
             answer = queue.apply_terms(send_buffer, message_terms, message, qos, retain, identifiers, group)
-            if queue.qos0 != qos0:
-                self.update_fast_path()
             if answer == ACCEPTED and self.asked_link is not None:
                 renewed = message_terms.of_topic(message.topic)
                 if renewed is not None:
@@ -400,10 +400,7 @@ class Session:
         if queue is None:
             queue = self.queue
         self.account.fit()
-        qos0: i64 = queue.qos0
         cause = queue.add(delivery, self.send_buffer, 0 if self.send_buffer is None else self.window.quota)
-        if queue.qos0 != qos0:
-            self.update_fast_path()
         if cause == ACCEPTED and self.asked_link is not None:
             self._ask(delivery)
         return cause
@@ -425,13 +422,10 @@ class Session:
     def shed(self, messages: i64, size: i64, cause: int) -> None:
         """Drop the oldest queued messages until this many messages and bytes are gone, or none is left."""
         self.queue.shed(messages, size, cause)
-        self.update_fast_path()
 
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         """Drop queued messages that are too old, at most this many; returns how many there were."""
-        count = self.queue.shed_stale(message_terms, now, most, self.send_buffer)
-        self.update_fast_path()
-        return count
+        return self.queue.shed_stale(message_terms, now, most, self.send_buffer)
 
     def waited(self, now: float) -> float:
         """Seconds that messages for a connected client wait in its queues; 0.0 if none waits, or it is away.
@@ -483,14 +477,11 @@ class Session:
         if queue is not None:
             if window is None:
                 window = self.window
-            qos0: i64 = queue.qos0
             if permissions is not None:
                 queue.begin_review(permissions, self.principal)
             all_sent = window.send_waiting(queue, send_buffer, now)
             if queue.disk is not None:
                 queue.ask_disk(send_buffer)
-            if queue.qos0 != qos0:
-                self.update_fast_path()
             if not all_sent:
                 return window.spent
         if self.streams is None:
@@ -574,7 +565,6 @@ class Session:
                 self.journal.finished(self.client_id, delivery)
         if waiting:
             self.queue.take_shared(waiting)
-        self.update_fast_path()
 
     def give_back(self) -> None:
         """A store that brokers share has what is here: it is neither queued nor lost. QoS 0 is here alone."""
@@ -599,6 +589,8 @@ class Session:
             if self.asked_link is not None:
                 queue.settle()
             queue.end()
+            # The queue refers to the session, and a cycle would stay until Python looks for garbage.
+            self.made_queue = self.account.queue = None
         if window is not None:
             window.end()
         if self.message_terms is not None:

@@ -245,7 +245,6 @@ class UplinkSession(Session):
             if send_buffer.refusal(delivery.message, delivery.qos, delivery.identifiers) != ACCEPTED:
                 if delivery.state == QUEUED:
                     self.queue.shed_one(delivery, TOO_LARGE, send_buffer)
-                    self.update_fast_path()
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
@@ -296,21 +295,18 @@ class UplinkSession(Session):
         """Nothing is to go beside the message that goes alone."""
         if not self._one_by_one:
             self._one_by_one = True
-            self.queue.hold_qos0(True)
-            self.update_fast_path()
+            self.queue.count_qos0(1)
 
     def _release_qos0(self) -> None:
         if self._one_by_one:
             self._one_by_one = False
-            self.queue.hold_qos0(False)
-            self.update_fast_path()
+            self.queue.count_qos0(-1)
 
     def let_qos0_pass(self, now: float) -> None:
         """No message has its turn: what needs none goes."""
         self._release_qos0()
         if self.send_buffer is not None and self.queue.qos0 > 0:
             self._send_qos0(self.send_buffer, now)
-            self.update_fast_path()
 
     def _send_qos0(self, send_buffer: SendBuffer, now: float) -> None:
         """Send the QoS 0 that waits, past the rest, as far as the send buffer has room."""
@@ -357,7 +353,6 @@ class UplinkSession(Session):
             for each in list(self.queue.pending):
                 if each.state != DROPPED and each.message.topic == topic:
                     self.queue.shed_one(each, REFUSED, self.send_buffer)
-            self.update_fast_path()
 
     def _refuse(self, delivery: Delivery) -> None:
         self.window.finish(delivery)

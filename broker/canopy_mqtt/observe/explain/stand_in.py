@@ -14,7 +14,7 @@ from canopy_mqtt.core.counters import UNLIMITED, Counters
 from canopy_mqtt.core.ledger import ACCEPTED, FULL_BYTES, FULL_MESSAGES, NO_QUOTA, REPLACED
 from canopy_mqtt.core.queues.delivery import Delivery, OutgoingTopics
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, POLICIES, MessageTerms
+from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, POLICIES, MessageTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.topics.subscription import Recipient, subscription_identifiers
 from canopy_mqtt.observe.explain.answer import Queue
@@ -58,7 +58,7 @@ class StandIn:
 
     def _copy(self, real: MessageTerms) -> MessageTerms:
         """Copy the delivery that the message would replace, or the oldest, as one that makes room for it."""
-        made = MessageTerms(self._session, real.policy, real.max_age, real.depth)
+        made = MessageTerms(self._session, SubscriptionTerms(real.policy, real.max_age, real.depth))
         made.waiting = real.waiting
         sheds = real.policy == DROP_OLDEST
         first = real.oldest() if sheds else real.of_topic(self._message.topic)
