@@ -130,7 +130,7 @@ class AdminServer:
         figures.http = self.counts
 
     async def _runner(self, requests: RequestHandler, local: bool) -> web.AppRunner:
-        app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[_unknown])
+        app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[self._in_turn])
         app[FEED] = self.feed
         for route in all_routes() if self._routes is None else self._routes:
             requests.add(app, route, local)
@@ -146,6 +146,21 @@ class AdminServer:
         await runner.setup()
         self._runners.append(runner)
         return runner
+
+    @web.middleware
+    async def _in_turn(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Answer a request in its turn; unknown paths and methods like all others."""
+        await self.connections.answering.wait()
+        try:
+            response: web.StreamResponse = await handler(request)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = {"Allow": ", ".join(sorted(error.allowed_methods))}
+            return error_response(
+                ApiError(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path", allowed)
+            )
+        except web.HTTPNotFound:
+            return error_response(ApiError(404, "NOT_FOUND", "there is no such path"))
+        return response
 
     async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
         assert runner.server is not None
@@ -281,19 +296,6 @@ def _log(faults: Faults) -> logging.Logger:
     made = logging.Logger("canopy.http")
     made.addHandler(_Faults(faults))
     return made
-
-
-@web.middleware
-async def _unknown(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Answer unknown paths and methods like all others."""
-    try:
-        response: web.StreamResponse = await handler(request)
-    except web.HTTPMethodNotAllowed as error:
-        allowed = {"Allow": ", ".join(sorted(error.allowed_methods))}
-        return error_response(ApiError(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path", allowed))
-    except web.HTTPNotFound:
-        return error_response(ApiError(404, "NOT_FOUND", "there is no such path"))
-    return response
 
 
 def check(settings: Http) -> list[str]:
