@@ -37,10 +37,9 @@ class Turns:
 
     async def wait(self) -> None:
         """Wait for a place in a turn."""
-        mine = asyncio.get_running_loop().create_future()
-        # It is done already if its task was cancelled.
-        self.add(lambda: mine.done() or mine.set_result(None))
-        await mine
+        turn = asyncio.Event()
+        self.add(turn.set)
+        await turn.wait()
 
     def _go_on(self) -> None:
         for _ in range(min(IN_A_TURN, len(self._waiting))):

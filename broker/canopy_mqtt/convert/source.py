@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from canopy_mqtt.files import open_file
+
 MAX_FILE: Final = 16_777_216
 """Bytes of a file: a longer one is not a configuration."""
 
@@ -64,7 +66,7 @@ def read(path: Path) -> list[Line]:
 
 def _lines(path: Path, name: str, scope: int) -> list[Line]:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ConvertError(f"{path}: cannot be read: {error.strerror or error}") from None

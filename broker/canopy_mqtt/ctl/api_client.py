@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from canopy_mqtt.files import check_files
+
 BASE: Final = "/api/v5"
 TIMEOUT: Final = 30.0
 """Seconds that a broker has for each part of an answer."""
@@ -79,6 +81,7 @@ class ApiClient:
         self._context: ssl.SSLContext | None = None
         if parts.scheme == "https":
             try:
+                check_files(ca or "")
                 self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
                 if ca is not None:
                     # Its certificates are trusted as they stand: it may be that of the broker, of an authority.

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms
+from canopy_mqtt.files import check_files, read_file
 from canopy_mqtt.links.filters.aggregated import AggregatedFilters, UpstreamSubscriptions
 from canopy_mqtt.links.filters.budget import BudgetedFilters
 from canopy_mqtt.links.filters.mapping import Mapping
@@ -68,8 +69,7 @@ def password(settings: Upstream) -> str:
     if not settings.password_file:
         return settings.password
     try:
-        with open(settings.password_file, encoding="utf-8-sig") as file:
-            found = file.readline().rstrip("\r\n")
+        found = read_file(settings.password_file).decode("utf-8-sig").split("\n", 1)[0].rstrip("\r")
     except UnicodeDecodeError as error:
         raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
     except OSError as error:
@@ -115,6 +115,7 @@ def tls(settings: Upstream) -> ssl.SSLContext | None:
     if not settings.remote.tls:
         return None
     try:
+        check_files(settings.ca_file, settings.cert_file, settings.key_file)
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         if settings.cert_file:
             show_certificate(context, settings.cert_file, settings.key_file)
