@@ -54,7 +54,7 @@ def read(path: Path) -> list[Line]:
         if line.option == "include_dir" and line.value:
             for included in _included(path, Path(line.value)):
                 files += 1
-                name = f"{included.parent.name}/{included.name}"
+                name = str(Path(included.parent.name, included.name))
                 # Of two files of one name the second has its whole path: a place is one line.
                 name = str(included) if name in names else name
                 names.add(name)
