@@ -185,7 +185,8 @@ class AdminServer:
             try:
                 server = await loop.create_server(factory, endpoint.bind_host, endpoint.port, reuse_address=True)
             except OSError as error:
-                raise StartupError(sockets.why_not_listening(endpoint.url(), endpoint.host, error)) from error
+                why = sockets.why_not_listening(endpoint.url(), endpoint.host, error, "(http.listen)")
+                raise StartupError(why) from error
             endpoint = endpoint._replace(port=server.sockets[0].getsockname()[1])
         self._servers.append(server)
         self.open.append(endpoint)

@@ -231,4 +231,6 @@ def _unknown(entry: Entry, known: Mapping[str, Any]) -> str | None:
     if not entry.origin.startswith(VARIABLE) or entry.name in section_models():
         return no_such_setting(entry, known)
     near = nearest(entry.name, known) if "." in entry.name else nearest_flat(entry.name, known)
-    return None if near is None else f"{entry.where()}{entry.name}: no such setting; the nearest is {variable(near)}"
+    if near is not None:
+        return f"{entry.where()}{entry.name}: no such setting; the nearest is {variable(near)}"
+    return no_such_setting(entry, known) if entry.name.partition(".")[0] in section_models() else None
