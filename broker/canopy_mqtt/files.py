@@ -33,6 +33,16 @@ def read_file(path: str | Path) -> bytes:
         return file.read()
 
 
+def is_read_once(path: str | Path) -> bool:
+    """Return True if reading a file anew would not begin at its beginning: it is a pipe, a terminal, or the like."""
+    try:
+        found = os.stat(path)
+        return not stat.S_ISREG(found.st_mode) and not os.path.samestat(found, os.stat(os.devnull))
+    except OSError:
+        # Reading it says why.
+        return False
+
+
 def check_files(*paths: str | Path) -> None:
     """Raise OSError, with the name, unless these files can be read: before OpenSSL opens them by itself. "" is none."""
     for path in paths:
