@@ -1,7 +1,7 @@
 """Opens files that an operator names: in settings, in arguments, in other files.
 
-Promises: it waits for nobody, as a FIFO without a writer would let it, and reads no device, which may have no end. The
-null device is an empty file. What the process got open (`/dev/stdin`, `/dev/fd/3`) may be a pipe: its writer is there.
+Promises: it opens no FIFO, whose reader waits for a writer, and no device, which may have no end. The null device is an
+empty file. What the process got open (`/dev/stdin`, `/dev/fd/3`) may be a pipe: its writer is there.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ ALIKE: Final = 0.75
 
 
 BROKEN: Final = (Exception, SystemExit)
-"""What the code of a plug-in raises: a script that is no module ends the process."""
+"""Exceptions of a plug-in's code: a script that is no module raises SystemExit."""
 
 
 class PluginError(StartupError):

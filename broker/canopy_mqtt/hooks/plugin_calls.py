@@ -35,7 +35,7 @@ async def _ends(task: asyncio.Future[Any], seconds: float) -> bool:
     _, late = await asyncio.wait([task], timeout=seconds)
     for each in late:
         each.cancel()
-        # One that does not let itself be cancelled keeps nobody waiting.
+        # The stop goes on even if the task does not let itself be cancelled.
         await asyncio.sleep(0)
     return not late
 

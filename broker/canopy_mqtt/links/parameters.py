@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms
-from canopy_mqtt.files import check_files, read_file
+from canopy_mqtt.files import check_files, open_file
 from canopy_mqtt.links.filters.aggregated import AggregatedFilters, UpstreamSubscriptions
 from canopy_mqtt.links.filters.budget import BudgetedFilters
 from canopy_mqtt.links.filters.mapping import Mapping
@@ -69,7 +69,8 @@ def password(settings: Upstream) -> str:
     if not settings.password_file:
         return settings.password
     try:
-        found = read_file(settings.password_file).decode("utf-8-sig").split("\n", 1)[0].rstrip("\r")
+        with open_file(settings.password_file) as file:
+            found = file.readline().decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
     except OSError as error:
