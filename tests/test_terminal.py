@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -54,3 +55,19 @@ def test_a_full_disk_behind_the_output_is_one_line() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (1, "canopy: output: No space left on device\n")
+
+
+def test_what_the_locale_has_no_character_for_is_escaped(tmp_path: Path) -> None:
+    """Names of clients and files have any character. TOML is UTF-8 all the same."""
+
+    def output(*words: str) -> bytes:
+        command = [sys.executable, "-P", "-m", "canopy_mqtt", *words]
+        environ = os.environ | {"PYTHONIOENCODING": "latin-1"}
+        return subprocess.run(command, stdout=subprocess.PIPE, env=environ, check=True, timeout=60).stdout
+
+    settings = tmp_path / "ü€.toml"
+    settings.touch()
+    assert output("check-config", str(settings)).endswith(b"\xfc\\u20ac.toml: OK\n")
+    mosquitto = tmp_path / "mosquitto.conf"
+    mosquitto.write_text("listener 1883\nallow_anonymous true\nauto_id_prefix ü€\n", encoding="utf-8")
+    assert 'auto_id_prefix = "ü€"'.encode() in output("convert", str(mosquitto))

@@ -7,6 +7,7 @@ of commands.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -152,3 +153,10 @@ def open_missing_streams() -> None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def escape_what_cannot_be_written() -> None:
+    """Write characters that the locale's encoding lacks as escapes, as Python does on standard error: names of clients
+    have any character."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
