@@ -57,17 +57,34 @@ def test_a_full_disk_behind_the_output_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (1, "canopy: output: No space left on device\n")
 
 
-def test_what_the_locale_has_no_character_for_is_escaped(tmp_path: Path) -> None:
-    """Names of clients and files have any character. TOML is UTF-8 all the same."""
+def in_encoding(encoding: str, *words: str) -> bytes:
+    """What Python writes with these arguments where standard streams have this encoding."""
+    environ = os.environ | {"PYTHONIOENCODING": encoding}
+    return subprocess.run(
+        [sys.executable, "-P", *words], stdout=subprocess.PIPE, env=environ, check=True, timeout=60
+    ).stdout
 
-    def output(*words: str) -> bytes:
-        command = [sys.executable, "-P", "-m", "canopy_mqtt", *words]
-        environ = os.environ | {"PYTHONIOENCODING": "latin-1"}
-        return subprocess.run(command, stdout=subprocess.PIPE, env=environ, check=True, timeout=60).stdout
 
-    settings = tmp_path / "ü€.toml"
+@pytest.mark.parametrize(
+    ("encoding", "written"),
+    [
+        ("latin-1", b"\xfc\\u20ac\n"),
+        ("ascii:surrogateescape", b"\\xfc\\u20ac\n"),
+        ("utf-8:surrogateescape", "ü€\n".encode()),
+    ],
+)
+def test_what_an_encoding_has_no_character_for_is_escaped(encoding: str, written: bytes) -> None:
+    """Names of clients have any character."""
+    program = "from canopy_mqtt import terminal; terminal.escape_what_cannot_be_written(); print('\\xfc\\u20ac')"
+    assert in_encoding(encoding, "-c", program) == written
+
+
+def test_each_command_escapes_and_converted_settings_are_utf_8(tmp_path: Path) -> None:
+    settings = tmp_path / "€.toml"
     settings.touch()
-    assert output("check-config", str(settings)).endswith(b"\xfc\\u20ac.toml: OK\n")
+    checked = in_encoding("latin-1", "-m", "canopy_mqtt", "check-config", str(settings))
+    assert checked.endswith(b"\\u20ac.toml: OK\n")
     mosquitto = tmp_path / "mosquitto.conf"
     mosquitto.write_text("listener 1883\nallow_anonymous true\nauto_id_prefix ü€\n", encoding="utf-8")
-    assert 'auto_id_prefix = "ü€"'.encode() in output("convert", str(mosquitto))
+    converted = in_encoding("latin-1", "-m", "canopy_mqtt", "convert", str(mosquitto))
+    assert 'auto_id_prefix = "ü€"'.encode() in converted

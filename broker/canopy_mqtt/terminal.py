@@ -6,6 +6,7 @@ of commands.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -158,5 +159,7 @@ def open_missing_streams() -> None:
 def escape_what_cannot_be_written() -> None:
     """Write characters that the locale's encoding lacks as escapes, as Python does on standard error: names of clients
     have any character."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    out = sys.stdout
+    # In UTF-8, what Python calls `surrogateescape` writes names of files as they are.
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
+        out.reconfigure(errors="backslashreplace")
