@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -54,3 +55,36 @@ def test_a_full_disk_behind_the_output_is_one_line() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (1, "canopy: output: No space left on device\n")
+
+
+def in_encoding(encoding: str, *words: str) -> bytes:
+    """What Python writes with these arguments where standard streams have this encoding."""
+    environ = os.environ | {"PYTHONIOENCODING": encoding}
+    return subprocess.run(
+        [sys.executable, "-P", *words], stdout=subprocess.PIPE, env=environ, check=True, timeout=60
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"),
+    [
+        ("latin-1", b"\xfc\\u20ac\n"),
+        ("ascii:surrogateescape", b"\\xfc\\u20ac\n"),
+        ("utf-8:surrogateescape", "ü€\n".encode()),
+    ],
+)
+def test_what_an_encoding_has_no_character_for_is_escaped(encoding: str, written: bytes) -> None:
+    """Names of clients have any character."""
+    program = "from canopy_mqtt import terminal; terminal.escape_what_cannot_be_written(); print('\\xfc\\u20ac')"
+    assert in_encoding(encoding, "-c", program) == written
+
+
+def test_each_command_escapes_and_converted_settings_are_utf_8(tmp_path: Path) -> None:
+    settings = tmp_path / "€.toml"
+    settings.touch()
+    checked = in_encoding("latin-1", "-m", "canopy_mqtt", "check-config", str(settings))
+    assert checked.endswith(b"\\u20ac.toml: OK\n")
+    mosquitto = tmp_path / "mosquitto.conf"
+    mosquitto.write_text("listener 1883\nallow_anonymous true\nauto_id_prefix ü€\n", encoding="utf-8")
+    converted = in_encoding("latin-1", "-m", "canopy_mqtt", "convert", str(mosquitto))
+    assert 'auto_id_prefix = "ü€"'.encode() in converted

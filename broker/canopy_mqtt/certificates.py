@@ -11,10 +11,10 @@ from __future__ import annotations
 import datetime
 import hashlib
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.hooks import PeerCertificate
+from canopy_mqtt.files import open_file
 from canopy_mqtt.settings import Settings, Tls
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _about_pair(certificate: str, key: str, error: ssl.SSLError, asked: bool, pa
 def _content(file: str) -> bytes:
     """Return the content of a file. Raises TlsError if it cannot be read, or is larger than `MAX_FILE_BYTES`."""
     try:
-        with Path(file).open("rb") as opened:
+        with open_file(file) as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise TlsError(f"{file}: cannot be read: {error.strerror or error}") from None

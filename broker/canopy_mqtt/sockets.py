@@ -132,12 +132,13 @@ async def stop_listening(server: asyncio.AbstractServer) -> None:
     server.close()
 
 
-def why_not_listening(where: str, host: str, error: OSError) -> str:
-    """Say in one line what is wrong with an address and what to do. `where`: the name of the listener."""
+def why_not_listening(where: str, host: str, error: OSError, remedy: str = REMEDY) -> str:
+    """Say in one line what is wrong with an address and what to do. `where`: the name of the listener; `remedy`: what
+    sets its port."""
     if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {where}: the port is in use; stop the other program or choose another port {REMEDY}"
+        return f"cannot listen on {where}: the port is in use; stop the other program or choose another port {remedy}"
     if error.errno == errno.EACCES:
-        return f"cannot listen on {where}: ports below 1024 need a privilege; choose a higher port {REMEDY}"
+        return f"cannot listen on {where}: ports below 1024 need a privilege; choose a higher port {remedy}"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"cannot listen on {where}: this machine does not have that address"
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -6,7 +6,9 @@ of commands.
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -152,3 +154,12 @@ def open_missing_streams() -> None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def escape_what_cannot_be_written() -> None:
+    """Write characters that the locale's encoding lacks as escapes, as Python does on standard error: names of clients
+    have any character."""
+    out = sys.stdout
+    # In UTF-8, what Python calls `surrogateescape` writes names of files as they are.
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
+        out.reconfigure(errors="backslashreplace")

@@ -278,6 +278,14 @@ async def test_what_cannot_be_had_is_one_line_and_no_broker(http: dict[str, Any]
     assert not broker.connections
 
 
+async def test_a_port_in_use_is_told_with_the_setting_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        http = {"listen": (f"http://127.0.0.1:{taken.getsockname()[1]}",)}
+        broker = Broker(Settings.model_validate({"listen": ("mqtt://127.0.0.1:0",), "http": http}))
+        with pytest.raises(StartupError, match=r"the port is in use; .* choose another port \(http\.listen\)$"):
+            await broker.start()
+
+
 async def test_a_broker_that_stops_begins_nothing_new(
     serve: Serve, ask: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -296,6 +296,23 @@ async def test_whatever_fails_at_the_end_the_rest_ends_in_order(monkeypatch: pyt
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
+async def test_a_second_start_is_refused_and_changes_nothing() -> None:
+    """Also while the first one is under way; after a stop it is none."""
+    broker = Broker(Settings(listen=("mqtt://127.0.0.1:0",)))
+    for _ in range(2):
+        first, second = await asyncio.gather(broker.start(), broker.start(), return_exceptions=True)
+        assert first is None
+        assert isinstance(second, RuntimeError)
+        with pytest.raises(RuntimeError, match="has been started already"):
+            await broker.start()
+        peer = await Peer.join(broker.ports[0], "a")
+        await peer.subscribe(("t", 1))
+        await broker.publish("t", b"x", 1)
+        assert (await peer.message()).payload == b"x"
+        peer.abort()
+        await broker.stop()
+
+
 async def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It listens already when presence begins: whoever waits for the start cannot stop what did not start."""
 

@@ -156,7 +156,28 @@ class TestSettings:
     def test_listeners_that_do_not_agree(self, conf: Path) -> None:
         converted = made(conf, "listener 1883\nmax_qos 1\nlistener 1884\nallow_anonymous true\n")
         assert converted.settings.mqtt.max_qos == 1
-        assert "mqtt.max_qos is one for all listeners" in converted.missing
+        assert "mqtt.max_qos is one for all listeners, and not all of them set it; the strictest value, 1, holds" in (
+            converted.missing
+        )
+        told = made(conf, "listener 1883\naccept_protocol_versions 3,4\nlistener 1884\naccept_protocol_versions 4,5\n")
+        assert 'they do not agree; the strictest value, ["3.1.1"], holds' in told.missing
+
+    @pytest.mark.parametrize("second", ["listener 1883", "listener 1883 0.0.0.0", "listener 1883 127.0.0.1"])
+    def test_a_second_listener_at_an_address_is_off(self, conf: Path, second: str) -> None:
+        """mosquitto does not start with it."""
+        converted = made(conf, f"listener 1883\nallow_anonymous true\n{second}\n")
+        assert [each.url for each in converted.settings.listener] == ["mqtt://*:1883"]
+        assert f":3: {second}: missing: off: another listener is there already" in converted.missing
+
+    def test_a_file_of_another_program_is_refused(self, conf: Path) -> None:
+        """Its settings would be those of an empty mosquitto.conf."""
+        conf.write_text(
+            "# EMQX\nnode {\n  name = emqx\n}\nlisteners.tcp.default {\n  bind = 1883\n  max_connections = 9\n}\n"
+        )
+        with pytest.raises(
+            ConvertError, match=r"6 of 7 lines are no options of mosquitto, as mosquitto\.conf:2; this is"
+        ):
+            mosquitto.convert(conf)
 
     def test_a_line_that_mosquitto_does_not_know(self, conf: Path) -> None:
         told = made(conf, "max_conections 5\n").missing

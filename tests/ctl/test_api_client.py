@@ -131,14 +131,15 @@ def test_a_url_that_leads_nowhere(url: str) -> None:
     ("answer", "why"),
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n", "the answer is not HTTP; is it Canopy?"),
-        (b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", "HTTP 302 Found"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", "HTTP 302 Found; is it Canopy?"),
+        (b"", "whoever listens there closed the connection without an answer; is it the address of [http]?"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "the answer is not a JSON object; is it Canopy?"),
         (b"HTTP/1.1 200 OK\r\n\r\n<html>", "the answer is not a JSON object; is it Canopy?"),
         (b"HTTP/1.1 200 OK\r\n\r\n[]", "the answer is not a JSON object; is it Canopy?"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "the answer is not a JSON object; is it Canopy?"),
         (b'HTTP/1.1 200 OK\r\n\r\n{"a": {"b": 1}}', "the answer has no 'uptime'; is it Canopy, and of this version?"),
     ],
-    ids=["ssh", "redirected", "empty", "html", "list", "deep", "other"],
+    ids=["ssh", "redirected", "nothing", "empty", "html", "list", "deep", "other"],
 )
 async def test_another_program_answers(answer: bytes, why: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,6 +153,12 @@ async def test_another_program_answers(answer: bytes, why: str) -> None:
         with pytest.raises(CtlError) as caught:
             (await call(api, "GET", "/status"))["uptime"]
         assert str(caught.value).removeprefix(f"{api.url}: ") == why
+
+
+async def test_https_where_http_is_spoken(broker: Broker) -> None:
+    url = broker.http[0].replace("http:", "https:")
+    with pytest.raises(CtlError, match="whoever listens there speaks no TLS"):
+        await call(ApiClient(url), "GET", "/status")
 
 
 def test_a_password_in_the_url_is_neither_taken_nor_told() -> None:

@@ -220,6 +220,16 @@ class TestHangup:
             daemon.connect(CONNECT_4).close()
             assert daemon.end()[0] == 0
 
+    def test_a_pipe_is_not_read_again(self) -> None:
+        """As `--config <(command)` names it: it is empty by then, and the defaults have no users."""
+        settings = r"<(printf '[mqtt]\nmax_qos = 1\n')"
+        command = ["bash", "-c", f'exec {shlex.join(COMMAND)} "$@" --config {settings}', "bash"]
+        with Daemon(command=command) as daemon:
+            daemon.process.send_signal(signal.SIGHUP)
+            (line,) = daemon.until("settings not reloaded")
+            assert line["detail"].endswith(": can be read only once; what was in it stays in force")
+            assert daemon.end()[0] == 0
+
     def test_the_level_of_the_log_is_changed(self, tmp_path: Path) -> None:
         """Lines about subscriptions come with it."""
         config = tmp_path / "canopy.toml"

@@ -19,3 +19,17 @@ class Raises(Hooks):
 
     def __init__(self) -> None:
         raise ValueError("no")
+
+
+class Exits(Hooks):
+    """Ends the process, as a script does that reads arguments."""
+
+    def __init__(self) -> None:
+        raise SystemExit(2)
+
+
+class Untold:
+    """Raises where its methods are looked up."""
+
+    def __getattr__(self, name: str) -> None:
+        raise ValueError("no")

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from canopy_mqtt import Broker, Properties, Settings
-from canopy_mqtt.hooks import Attempt, Authenticator, Connect, Hooks, PluginError, Principal, Published, Verdict
+from canopy_mqtt import Broker, Properties, Settings, StartupError
+from canopy_mqtt.hooks import (
+    Attempt,
+    Authenticator,
+    Connect,
+    Hooks,
+    PluginError,
+    Principal,
+    Published,
+    Verdict,
+    plugin_calls,
+)
+from canopy_mqtt.hooks.plugin_calls import PLACE
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.record.taps import listen
@@ -436,6 +448,8 @@ class TestWrong:
             ("no_such_module:X", "there is no module 'no_such_module'"),
             ("tests.hooks.plugins:Nothing", "has no 'Nothing'; did you mean 'Noting'"),
             ("tests.hooks.plugins:Raises", "cannot be made: ValueError: no"),
+            ("tests.hooks.plugins:Exits", "cannot be made: SystemExit: 2"),
+            ("tests.hooks.plugins:Untold", "does not tell its hooks: ValueError: no"),
             ("tests.hooks.plugins:NONE", "object defines no hook"),
             ("tests.hooks.needy:X", "needs nothing_of_the_kind, which is not installed"),
         ],
@@ -457,9 +471,26 @@ class TestWrong:
                 raise OSError("no database")
 
         broker = serving(Broken())
-        with pytest.raises(OSError, match="no database"):
+        with pytest.raises(StartupError, match=r"^Broken\.start: OSError: no database$"):
             await broker.start()
         assert not broker.ports
+
+    async def test_a_stop_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also if it does not let itself be cancelled."""
+
+        class Stays(Hooks):
+            async def stop(self) -> None:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+                await ended.wait()
+
+        ended = asyncio.Event()
+        monkeypatch.setattr(plugin_calls, "STOP_TIMEOUT", 0.01)
+        broker = serving(Stays(), shutdown={"flush_timeout": 0.01})
+        await broker.start()
+        await broker.stop()
+        assert broker.faults.counts[PLACE] == 1
+        ended.set()
 
 
 async def test_by_the_settings() -> None:

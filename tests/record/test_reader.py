@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -321,6 +323,12 @@ class TestFailures:
     @for_each("command", ["ls", "stats", "verify", "cat"])
     def test_no_folder(self, tmp_path: Path, command: str) -> None:
         assert "no such folder" in self.one_line(record(command, tmp_path / "nowhere"))
+
+    @for_each("command", ["ls", "stats", "verify", "cat"])
+    def test_a_folder_that_may_not_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+        """The administrator may read all folders: the tests' user may be one."""
+        monkeypatch.setattr(os, "listdir", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+        assert f"{tmp_path}: cannot be read: Permission denied" in self.one_line(record(command, tmp_path))
 
     @for_each("command", ["ls", "stats", "verify", "cat"])
     def test_nothing_in_it(self, tmp_path: Path, command: str) -> None:

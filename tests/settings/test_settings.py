@@ -289,6 +289,14 @@ class TestMessages:
         toml.write_text("max_qos = 1\n")
         assert problems(toml) == [f"{toml}: max_qos: no such setting; the nearest is mqtt.max_qos"]
 
+    def test_what_resembles_only_a_setting_of_another_section(self) -> None:
+        """Also as a variable: it is no other program's."""
+        lists = "no such setting; canopy check-config --defaults lists them all"
+        assert problems(sets=("log.file=x",)) == [f"--set log.file=x: log.file: {lists}"]
+        assert problems(environ={"CANOPY_LOG__FILE": "x"}) == [
+            f"environment variable CANOPY_LOG__FILE: log.file: {lists}"
+        ]
+
     @pytest.mark.parametrize(
         ("text", "told"),
         [

@@ -23,6 +23,7 @@ from aiohttp import hdrs, web
 
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.core.principal import network
+from canopy_mqtt.files import read_file
 from canopy_mqtt.net.connections.connection_log import ConnectionLog
 from canopy_mqtt.net.stream import peer_name
 from canopy_mqtt.security.chain import Chain
@@ -115,7 +116,7 @@ def read_credentials(settings: Http) -> Credentials:
 
 def _tokens(path: Path) -> list[tuple[int, str]]:
     try:
-        lines = path.read_text("utf-8-sig").split("\n")
+        lines = read_file(path).decode("utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise SecurityError(f"{path}: tokens cannot be read: {why}") from None

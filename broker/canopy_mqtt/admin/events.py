@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 
 from canopy_mqtt.admin.api.clients import recent, refusal
 from canopy_mqtt.admin.errors import ApiError
-from canopy_mqtt.admin.host import Host, node_of
+from canopy_mqtt.admin.host import Host, node_of, shared_reports
 from canopy_mqtt.admin.routing import Call, Routes, with_security_headers
 from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.links.status import status
@@ -278,6 +278,7 @@ async def events(call: Call) -> web.StreamResponse:
         "who": call.caller.name,
         "name": feed.name,
         "node": node_of(call.broker),
+        "shares_sessions": shared_reports(call.broker) is not None,
         "version": __version__,
     }
     try:

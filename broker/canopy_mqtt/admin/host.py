@@ -24,7 +24,7 @@ from canopy_mqtt.security.access_control import SettingsAccessControl
 from canopy_mqtt.security.bans import Bans
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.sections import LogLevel
-from canopy_mqtt.store.base import Store
+from canopy_mqtt.store.base import SharedReports, Store
 
 
 class Process(Protocol):
@@ -123,6 +123,11 @@ class Host(Protocol):
 
     async def reload(self, new: Settings) -> list[str]:
         """Apply other settings; returns a line for each that takes a restart."""
+
+
+def shared_reports(broker: Host) -> SharedReports | None:
+    """Return what a database tells that the nodes of a cluster share; None: the broker's sessions are its own."""
+    return None if broker.store is None else broker.store.reports
 
 
 def node_of(broker: Host) -> str | None:

@@ -3,8 +3,8 @@
 Owns the count, and one timer for each connection. Promises: a connection counts as soon as it is accepted, with https
 before its TLS handshake (`net.listening.tls_transport`); a client that is too slow with its handshake or request, or
 does not read an answer, is cut off after `timeout` seconds; beyond `limit` a connection without a request in progress
-makes room for a new one; connections that send much are read in turns. aiohttp itself has a time-out only for
-connections that are idle between requests.
+makes room for a new one; connections that send much are read in turns, and requests are answered in turns. aiohttp
+itself has a time-out only for connections that are idle between requests.
 """
 
 from __future__ import annotations
@@ -18,8 +18,34 @@ READ: Final = 65_536
 """Bytes after which a connection is read on in another turn: uvloop reads up to 8 MiB at a time, and aiohttp keeps all
 bytes behind a malformed request until it has answered that."""
 
-READ_ON: Final = 4
-"""Connections that are read on in one turn; a read has at most 256 KiB."""
+IN_A_TURN: Final = 4
+"""Connections that are read on, and requests that are begun, in one turn of the event loop. A read has at most 256 KiB;
+an answer takes some tenths of a millisecond, and connections that pipeline requests have one each in every turn."""
+
+
+class Turns:
+    """Does at most `IN_A_TURN` of the things that wait in each turn of the event loop, the oldest first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    def add(self, act: Callable[[], object]) -> None:
+        """Have `act` called in another turn. It raises nothing."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._waiting.append(act)
+
+    async def wait(self) -> None:
+        """Wait for a place in a turn."""
+        turn = asyncio.Event()
+        self.add(turn.set)
+        await turn.wait()
+
+    def _go_on(self) -> None:
+        for _ in range(min(IN_A_TURN, len(self._waiting))):
+            self._waiting.popleft()()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -70,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
         self._read += len(data)
         if before <= READ < self._read and self.transport is not None:
             self.transport.pause_reading()
-            self._connections.read_later(self)
+            self._connections.reading.add(self.read_on)
         self._inner.data_received(data)
 
     def read_on(self) -> None:
@@ -134,8 +160,10 @@ class HttpConnections:
         self._without_request: dict[HttpConnection, None] = {}
         self._idle: dict[HttpConnection, None] = {}
         self._by_transport: dict[Any, HttpConnection] = {}
-        # Those that are read on in turns.
-        self._to_read_on: deque[HttpConnection] = deque()
+        self.reading = Turns()
+        """Of connections that are read on."""
+        self.answering = Turns()
+        """Of requests that are answered."""
         self.refused = 0
         """Connections that were refused at the limit."""
         self.evicted = 0
@@ -184,17 +212,6 @@ class HttpConnections:
         self.open.discard(connection)
         self._without_request.pop(connection, None)
         self._idle.pop(connection, None)
-
-    def read_later(self, connection: HttpConnection) -> None:
-        if not self._to_read_on:
-            asyncio.get_running_loop().call_soon(self._read_on)
-        self._to_read_on.append(connection)
-
-    def _read_on(self) -> None:
-        for _ in range(min(READ_ON, len(self._to_read_on))):
-            self._to_read_on.popleft().read_on()
-        if self._to_read_on:
-            asyncio.get_running_loop().call_soon(self._read_on)
 
     async def close(self) -> None:
         """Abort all connections, those in a handshake too. Returns when they have gone."""

@@ -43,8 +43,8 @@ MISSING: Final = "Canopy-Missing-Workers"
 """The header that names the workers whose part an answer lacks (`canopy_mqtt.workers`)."""
 
 AT_ONCE: Final = 2
-"""Read requests that are handled in one turn of the event loop: each takes about a millisecond, which delays all MQTT
-clients."""
+"""Requests for lists and figures that are handled in one turn of the event loop: each takes about a millisecond, which
+delays all MQTT clients. `http_connections.IN_A_TURN` is about all requests."""
 
 MAX_NAME_LENGTH: Final = 64
 """Characters of a body's name in an error."""
@@ -158,7 +158,7 @@ class RequestHandler:
     def add(self, app: web.Application, route: Route, local: bool) -> None:
         """Serve a route. `local`: at the Unix socket."""
 
-        # Health and the page's files do not wait for others; questions of `explain` wait for each other already.
+        # Health and the page's files do not wait for lists; questions of `explain` wait for each other already.
         in_turn = route.method == "GET" and not (route.role == "anyone" or route.streams or route.tag == "explain")
 
         if route.path in self._public:

@@ -130,7 +130,7 @@ class AdminServer:
         figures.http = self.counts
 
     async def _runner(self, requests: RequestHandler, local: bool) -> web.AppRunner:
-        app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[_unknown])
+        app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[self._in_turn])
         app[FEED] = self.feed
         for route in all_routes() if self._routes is None else self._routes:
             requests.add(app, route, local)
@@ -146,6 +146,21 @@ class AdminServer:
         await runner.setup()
         self._runners.append(runner)
         return runner
+
+    @web.middleware
+    async def _in_turn(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Answer a request in its turn; unknown paths and methods like all others."""
+        await self.connections.answering.wait()
+        try:
+            response: web.StreamResponse = await handler(request)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = {"Allow": ", ".join(sorted(error.allowed_methods))}
+            return error_response(
+                ApiError(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path", allowed)
+            )
+        except web.HTTPNotFound:
+            return error_response(ApiError(404, "NOT_FOUND", "there is no such path"))
+        return response
 
     async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
         assert runner.server is not None
@@ -170,7 +185,8 @@ class AdminServer:
             try:
                 server = await loop.create_server(factory, endpoint.bind_host, endpoint.port, reuse_address=True)
             except OSError as error:
-                raise StartupError(sockets.why_not_listening(endpoint.url(), endpoint.host, error)) from error
+                why = sockets.why_not_listening(endpoint.url(), endpoint.host, error, "(http.listen)")
+                raise StartupError(why) from error
             endpoint = endpoint._replace(port=server.sockets[0].getsockname()[1])
         self._servers.append(server)
         self.open.append(endpoint)
@@ -281,19 +297,6 @@ def _log(faults: Faults) -> logging.Logger:
     made = logging.Logger("canopy.http")
     made.addHandler(_Faults(faults))
     return made
-
-
-@web.middleware
-async def _unknown(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Answer unknown paths and methods like all others."""
-    try:
-        response: web.StreamResponse = await handler(request)
-    except web.HTTPMethodNotAllowed as error:
-        allowed = {"Allow": ", ".join(sorted(error.allowed_methods))}
-        return error_response(ApiError(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path", allowed))
-    except web.HTTPNotFound:
-        return error_response(ApiError(404, "NOT_FOUND", "there is no such path"))
-    return response
 
 
 def check(settings: Http) -> list[str]:

@@ -175,12 +175,26 @@ class Broker(Server):
         self._own_access_control = access_control is not None
         # The program says who clients are.
         self._embedded = bool(authenticators or auth_methods)
+        # From the beginning of `start` to the end of `stop`.
+        self._begun = False
 
     async def start(self) -> None:
         """Listen, connect to upstream brokers, and begin to record, and to publish `$SYS` and presence.
 
-        Raises StartupError in one line.
+        Raises:
+            StartupError: it cannot, for a reason in one line.
+            RuntimeError: it has been started, and has not stopped.
         """
+        if self._begun:
+            raise RuntimeError("the broker has been started already, and has not stopped")
+        self._begun = True
+        try:
+            await self._begin_serving()
+        except BaseException:
+            self._begun = False
+            raise
+
+    async def _begin_serving(self) -> None:
         self.warn(self.settings)
         # In a thread, here and at a reload: with thousands of rules it takes a while.
         for line in await asyncio.to_thread(self.suspicious, self.settings):
@@ -392,6 +406,7 @@ class Broker(Server):
                 self.store_watch.stop()
             if self.recorder is not None:
                 await self.recorder.stop()  # last: the ends of the connections are recorded too
+            self._begun = False
 
     def _stop_serving(self, why: str) -> None:
         """Stop serving, because something without which this broker must not run is gone."""

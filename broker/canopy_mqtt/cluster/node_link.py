@@ -21,6 +21,7 @@ from canopy_mqtt.cluster.greeting import Greeting, read
 from canopy_mqtt.cluster.pieces import HELLO
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.routing.nodes import NODES
+from canopy_mqtt.files import check_files
 from canopy_mqtt.links.link import UpstreamLink
 from canopy_mqtt.links.parameters import show_certificate
 from canopy_mqtt.links.protocol.uplink import ConnectTerms, Uplink
@@ -122,6 +123,7 @@ class NodeLink(UpstreamLink):
             return None
         settings = self.settings
         try:
+            check_files(settings.ca_file, settings.cert_file, settings.key_file)
             context = ssl.create_default_context(cafile=settings.ca_file)
             context.check_hostname = False
             show_certificate(context, settings.cert_file, settings.key_file)

@@ -13,7 +13,7 @@ import typer
 
 from canopy_mqtt.buildinfo import build_info
 from canopy_mqtt.command.command_groups import Canopy
-from canopy_mqtt.terminal import HELP, open_missing_streams, system_failures
+from canopy_mqtt.terminal import HELP, escape_what_cannot_be_written, open_missing_streams, system_failures
 
 app = typer.Typer(
     name="canopy",
@@ -28,6 +28,7 @@ app = typer.Typer(
 
 def main() -> None:
     open_missing_streams()
+    escape_what_cannot_be_written()
     with system_failures():
         app(prog_name="canopy")
 

@@ -31,7 +31,8 @@ def convert(
         converted = mosquitto.convert(file)
     except ConvertError as error:
         fail(str(error), MISUSED)
-    typer.echo(converted.toml, nl=False)
+    # TOML is UTF-8, whatever the locale.
+    typer.echo(converted.toml.encode(), nl=False)
     for line in (*converted.guards, *converted.missing, *converted.hints):
         typer.echo(f"canopy: {line}", err=True)
     if converted.guards or converted.missing:

@@ -20,6 +20,7 @@ from canopy_mqtt.client.failures import LostError, RefusedError, told
 from canopy_mqtt.client.machine import ClientMachine, connect_packet
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import V311, Publish
+from canopy_mqtt.files import check_files
 from canopy_mqtt.settings import Address, Endpoint, parse_endpoint
 from canopy_mqtt.settings.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from canopy_mqtt.settings.values import MAX_STRING_BYTES
@@ -108,9 +109,11 @@ def context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContex
     """
     file = ca
     try:
+        check_files(ca)
         made = ssl.create_default_context(cafile=ca or None)
         if certificate:
             file = certificate
+            check_files(certificate, key)
             made.load_cert_chain(certificate, key or None, _no_password)
     except (OSError, ValueError) as error:
         words = "no such PEM in it, or a key that needs a password"

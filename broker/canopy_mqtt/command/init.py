@@ -51,7 +51,7 @@ def init(
         if str(output) == "-":
             if compose:
                 raise InitError("--compose writes several files: name one of them (--output FILE)")
-            typer.echo(settings_for(use, database=database), nl=False)
+            typer.echo(settings_for(use, database=database).encode(), nl=False)
             return
         written = write(use, output, database, compose)
     except InitError as error:

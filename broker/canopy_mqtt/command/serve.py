@@ -15,7 +15,9 @@ import typer
 from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.command.settings_arguments import load, one_of
+from canopy_mqtt.files import is_read_once
 from canopy_mqtt.settings import DATABASES, Settings
+from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.loader import load_settings
 from canopy_mqtt.settings.missing_files import missing_files
 from canopy_mqtt.settings.secret_files import open_settings
@@ -97,9 +99,17 @@ def serve(
     if verbose or log_level is not None:
         changes.append(f"log.level={log_level or 'debug'}")
     addresses = [*(listen or ()), *([] if port is None else [f"mqtt://127.0.0.1:{port}"])]
+    # A pipe, as of `--config <(command)`, is empty when it is read again: that would be the defaults.
+    once = config is not None and is_read_once(config)
     settings = load(config, changes, addresses)
+
+    def read_again() -> Settings:
+        if once:
+            raise SettingsError([f"{config}: can be read only once; what was in it stays in force"])
+        return load_settings(config, changes, addresses)
+
     # Nothing but the file can have changed.
-    read = None if config is None else lambda: load_settings(config, changes, addresses)
+    read = None if config is None else read_again
     if settings.workers.count > 1:
         # Not before: most brokers are one process.
         from canopy_mqtt.workers.plan import unusable

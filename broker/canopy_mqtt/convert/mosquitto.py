@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from canopy_mqtt.convert.bridges import Bridge, convert_bridge
-from canopy_mqtt.convert.draft import Draft, Kind, Value, fault
+from canopy_mqtt.convert.draft import Draft, Kind, Value, fault, to_toml
 from canopy_mqtt.convert.listeners import ListenerOptions, convert_listener, put
 from canopy_mqtt.convert.options import (
     OPTIONS,
@@ -31,9 +31,10 @@ from canopy_mqtt.convert.options import (
     yes_or_no,
 )
 from canopy_mqtt.convert.security import AccessOptions
-from canopy_mqtt.convert.source import Line, read
+from canopy_mqtt.convert.source import ConvertError, Line, read
 from canopy_mqtt.settings import MAX_PACKET, Limits, Listener, section_models
 from canopy_mqtt.settings.descriptions import allowed
+from canopy_mqtt.settings.listeners import Endpoint, parse_endpoint
 
 Result = TypeVar("Result")
 
@@ -52,6 +53,9 @@ MESSAGES: Final = {"max_queued": 1_000, "max_inflight": 20}
 BESIDE_PAYLOAD: Final = 131_072
 """Bytes of a packet beside its payload: the longest topic, and as much for properties."""
 
+
+MISSPELT: Final = 4
+"""Unknown options that a short mosquitto.conf may have, even if they are most of it."""
 
 MAX_NEAREST: Final = 20
 """Unknown options for which the nearest known one is searched: that takes longer than all else."""
@@ -73,10 +77,15 @@ def convert(path: Path) -> Converted:
     """Convert a mosquitto.conf, with the files that it includes.
 
     Raises:
-        ConvertError: a file cannot be read.
+        ConvertError: a file cannot be read, or most of its lines are no options of mosquitto.
     """
     draft = Draft(str(path))
-    _Conversion(draft).run(read(path))
+    lines = read(path)
+    unknown = [line for line in lines if meaning(line.option) is None]
+    if len(unknown) > max(MISSPELT, len(lines) // 2):
+        found = f"{len(unknown)} of {len(lines)} lines are no options of mosquitto, as {unknown[0].place}"
+        raise ConvertError(f"{path}: {found}; this is no mosquitto.conf")
+    _Conversion(draft).run(lines)
     groups = ((Kind.GUARD,), (Kind.MISSING, Kind.INSTEAD), (Kind.NOTHING, Kind.NEXT))
     guards, missing, hints = (tuple(str(note) for note in draft.of_kind(*kinds)) for kinds in groups)
     return Converted(draft.toml(), guards, missing, hints)
@@ -177,7 +186,7 @@ class _Conversion:
 
     def _check(self, listeners: list[ListenerOptions]) -> None:
         """Check the listeners against the model: invalid ones are written as comments."""
-        taken: set[object] = set()
+        taken: list[Endpoint] = []
         for listener in listeners:
             table = listener.table
             table.off = listener.off
@@ -185,9 +194,9 @@ class _Conversion:
                 continue
             found = fault(Listener, table.values())
             if not found:
-                place = str(table.values()["url"]).partition("://")[2]
-                found = "another listener is there already" if place in taken else ""
-                taken.add(place)
+                place = parse_endpoint(str(table.values()["url"]))
+                found = "another listener is there already" if any(map(place.overlaps, taken)) else ""
+                taken.append(place)
             if found:
                 table.off = listener.off = f"off: {found}"
                 self._draft.note(listener.begun or next(iter(listener.options.values())), Kind.MISSING, table.off)
@@ -213,8 +222,9 @@ class _Conversion:
                         line, "all listeners take the same versions, and these have none in common", self._draft
                     )
                 elif line is not None:
-                    held = f"; the strictest value, {value}, holds" if value is not None else ""
-                    text = f"{setting.name} is one for all listeners, and they do not agree{held}"
+                    held = f"; the strictest value, {to_toml(value)}, holds" if value is not None else ""
+                    apart = "they do not agree" if len(read) == len(listeners) else "not all of them set it"
+                    text = f"{setting.name} is one for all listeners, and {apart}{held}"
                     self._draft.note(line, Kind.MISSING, text)
 
     def _set_client_ids(self, listeners: list[ListenerOptions]) -> None:

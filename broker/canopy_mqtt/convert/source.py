@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from canopy_mqtt.files import open_file
+
 MAX_FILE: Final = 16_777_216
 """Bytes of a file: a longer one is not a configuration."""
 
@@ -52,7 +54,7 @@ def read(path: Path) -> list[Line]:
         if line.option == "include_dir" and line.value:
             for included in _included(path, Path(line.value)):
                 files += 1
-                name = f"{included.parent.name}/{included.name}"
+                name = str(Path(included.parent.name, included.name))
                 # Of two files of one name the second has its whole path: a place is one line.
                 name = str(included) if name in names else name
                 names.add(name)
@@ -64,7 +66,7 @@ def read(path: Path) -> list[Line]:
 
 def _lines(path: Path, name: str, scope: int) -> list[Line]:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ConvertError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from canopy_mqtt.files import check_files
+
 BASE: Final = "/api/v5"
+NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""OpenSSL's reasons when the other side does not speak TLS."""
+
 TIMEOUT: Final = 30.0
 """Seconds that a broker has for each part of an answer."""
 
@@ -79,6 +84,7 @@ class ApiClient:
         self._context: ssl.SSLContext | None = None
         if parts.scheme == "https":
             try:
+                check_files(ca or "")
                 self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
                 if ca is not None:
                     # Its certificates are trusted as they stand: it may be that of the broker, of an authority.
@@ -122,8 +128,12 @@ class ApiClient:
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             # Of a host name: the last.
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+            if isinstance(error, http.client.RemoteDisconnected):
+                why = "whoever listens there closed the connection without an answer; is it the address of [http]?"
+            elif isinstance(error, http.client.BadStatusLine):
                 why = "the answer is not HTTP; is it Canopy?"
+            elif isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
+                why = "whoever listens there speaks no TLS; is it http://?"
             raise CtlError(f"{self.url}: {why}") from None
         finally:
             connection.close()
@@ -148,7 +158,7 @@ class ApiClient:
         connection.request(method, target, sent, headers)
         answer = connection.getresponse()
         if answer.status >= 300:
-            raise _refusal(answer)
+            raise self._refusal(answer)
         if (node := answer.headers.get(NODE)) and node not in self._told:
             self._told.add(node)
             print(f"canopy: of the node {node} alone (the nodes: canopy ctl cluster)", file=sys.stderr)
@@ -159,6 +169,13 @@ class ApiClient:
             connection.sock.settimeout(None)
         while piece := answer.read1(PIECE):
             yield piece
+
+    def _refusal(self, answer: http.client.HTTPResponse) -> CtlError:
+        try:
+            known = json.loads(answer.read(PIECE))
+            return CtlError(str(known["message"]))
+        except (ValueError, KeyError, TypeError):
+            return CtlError(f"{self.url}: HTTP {answer.status} {answer.reason}; is it Canopy?")
 
     def lines(self, method: str, path: str, body: Any = None, **query: Any) -> Iterator[bytes]:
         """Yield an answer line by line, each as soon as it arrives. Raises CtlError."""
@@ -183,11 +200,3 @@ def named(part: str) -> str:
 
 def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", ESCAPE)
-
-
-def _refusal(answer: http.client.HTTPResponse) -> CtlError:
-    try:
-        known = json.loads(answer.read(PIECE))
-        return CtlError(str(known["message"]))
-    except (ValueError, KeyError, TypeError):
-        return CtlError(f"HTTP {answer.status} {answer.reason}")

@@ -13,6 +13,7 @@ from typing import Any, Final
 import typer
 
 from canopy_mqtt.ctl.api_client import ApiClient, CtlError
+from canopy_mqtt.files import read_file
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.loader import load_settings
 from canopy_mqtt.settings.secret_files import open_secret
@@ -46,14 +47,13 @@ class Options:
 def _token(file: Path) -> str:
     """Return the first token in a file. Raises CtlError."""
     try:
-        with file.open(encoding="utf-8-sig") as opened:
-            for line in opened:
-                # As the broker reads the file: a token may have a `#` in it.
-                token = line.strip()
-                if token and not token.startswith("#"):
-                    for problem in open_secret(str(file)):
-                        typer.echo(f"canopy: {problem}", err=True)
-                    return token
+        for line in read_file(file).decode("utf-8-sig").split("\n"):
+            # As the broker reads the file: a token may have a `#` in it.
+            token = line.strip()
+            if token and not token.startswith("#"):
+                for problem in open_secret(str(file)):
+                    typer.echo(f"canopy: {problem}", err=True)
+                return token
     except (OSError, UnicodeDecodeError) as error:
         raise CtlError(f"{file}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
     raise CtlError(f"{file}: has no token")

@@ -14,6 +14,10 @@ ALIKE: Final = 0.75
 """The similarity to a hook's name, from 0 to 1, at which a method counts as misspelt."""
 
 
+BROKEN: Final = (Exception, SystemExit)
+"""Exceptions of a plug-in's code: a script that is no module raises SystemExit."""
+
+
 class PluginError(StartupError):
     """A plug-in cannot be used; the message is one line."""
 
@@ -60,7 +64,7 @@ def _made(name: str) -> Any:
         raise PluginError(
             f"hooks: there is no module {module_name!r}; it must be installed, or its folder named in PYTHONPATH"
         ) from error
-    except Exception as error:
+    except BROKEN as error:
         raise PluginError(f"hooks: {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, attribute, None)
     if found is None:
@@ -69,10 +73,12 @@ def _made(name: str) -> Any:
         raise PluginError(f"hooks: the module {module_name!r} has no {attribute!r}{hint}")
     try:
         plugin = found() if callable(found) else found
-    except Exception as error:
+    except BROKEN as error:
         raise PluginError(f"hooks: {name!r} cannot be made: {type(error).__name__}: {error}") from error
     try:
         check(plugin)
     except PluginError as error:
         raise PluginError(f"hooks: {name!r}: {error}") from error
+    except BROKEN as error:
+        raise PluginError(f"hooks: {name!r} does not tell its hooks: {type(error).__name__}: {error}") from error
     return plugin

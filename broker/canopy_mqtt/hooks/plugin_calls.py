@@ -14,6 +14,9 @@ from canopy_mqtt.hooks.loading import check
 if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
 
+STOP_TIMEOUT: Final = 5.0
+"""Seconds that each plug-in's `stop` has, or `shutdown.flush_timeout` if that is more."""
+
 PLACE: Final = "hooks"
 """The name under which exceptions of plug-ins are counted: `$SYS/broker/hooks/hooks/errors`."""
 
@@ -25,6 +28,16 @@ def code_of(answer: Any) -> int:
     if not isinstance(answer, int) or not 0 <= answer <= 0xFF:
         raise ValueError(f"a plug-in has answered {answer!r:.80}, which is no reason code")
     return int(answer)
+
+
+async def _ends(task: asyncio.Future[Any], seconds: float) -> bool:
+    """Return True when a task of plug-ins has ended. False: it has not within `seconds`, and is cancelled."""
+    _, late = await asyncio.wait([task], timeout=seconds)
+    for each in late:
+        each.cancel()
+        # The stop goes on even if the task does not let itself be cancelled.
+        await asyncio.sleep(0)
+    return not late
 
 
 class PluginCalls:
@@ -83,23 +96,27 @@ class PluginCalls:
     async def finish(self) -> None:
         """Accept no more calls, and wait for the queued ones."""
         worker, self._worker = self._worker, None
-        if worker is not None:
-            assert self.server is not None
-            _, late = await asyncio.wait([worker], timeout=self.server.settings.shutdown.flush_timeout)
-            if late:
-                worker.cancel()
-                await asyncio.wait([worker])
-                self._waiting.clear()
+        if worker is not None and not await _ends(worker, self._flush_timeout):
+            self._waiting.clear()
 
-    async def end(self, name: str, *arguments: Any) -> None:
-        """Call a hook of each plug-in and await it; exceptions are logged."""
-        for method in self.of(name):
+    async def stop(self) -> None:
+        """Call `stop` of each plug-in and await it; exceptions are logged, and one that does not end in time."""
+        for method in self.of("stop"):
             try:
-                answer = method(*arguments)
+                answer = method()
                 if inspect.isawaitable(answer):
-                    await answer
+                    task = asyncio.ensure_future(answer)
+                    timeout = max(STOP_TIMEOUT, self._flush_timeout)
+                    if not await _ends(task, timeout):
+                        raise TimeoutError(f"a plug-in's stop has taken longer than {timeout:g} s")
+                    task.result()
             except Exception as error:
                 self.failed(error)
+
+    @property
+    def _flush_timeout(self) -> float:
+        assert self.server is not None
+        return self.server.settings.shutdown.flush_timeout
 
     @property
     def connect_timeout(self) -> float | None:

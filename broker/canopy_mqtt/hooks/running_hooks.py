@@ -14,6 +14,7 @@ from canopy_mqtt.core.hooks import EventListener
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.hooks.hooked_access_control import HookedAccessControl
 from canopy_mqtt.hooks.hooked_messages import HookedLosses, HookedMessages
+from canopy_mqtt.hooks.loading import PluginError
 from canopy_mqtt.hooks.plugin_calls import PLACE, PluginCalls
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class RunningHooks:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def start(self, broker: Server) -> None:
-        """Install them, before the first client comes. Exceptions of a plug-in's `start` are raised."""
+        """Install them, before the first client comes. Raises PluginError if a plug-in's `start` fails; the log has the
+        traceback.
+        """
         self.calls.server = broker
         if not self.calls.plugins:
             return
@@ -74,17 +77,22 @@ class RunningHooks:
         if not installed and any(self.calls.of(name) for name in ("subscribed", "unsubscribed", "session")):
             router.event_listener = _HookedEvents(self, router.event_listener)
         for method in self.calls.of("start"):
-            answer = method(broker)
-            if inspect.isawaitable(answer):
-                await answer
+            try:
+                answer = method(broker)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:
+                self.calls.failed(error)
+                name = type(method.__self__).__name__ if inspect.ismethod(method) else "hooks"
+                raise PluginError(f"{name}.start: {type(error).__name__}: {error}") from error
 
     async def stop(self) -> None:
-        """Call each plug-in's `stop`; exceptions are logged."""
+        """Call each plug-in's `stop`; exceptions are logged, and one that does not end in time."""
         if self._access is not None:
             await self._access.close()
         await self.calls.finish()
         if self.calls.server is not None:
-            await self.calls.end("stop")
+            await self.calls.stop()
 
     # -- what the broker tells -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms, SubscriptionTerms
+from canopy_mqtt.files import check_files, open_file
 from canopy_mqtt.links.filters.aggregated import AggregatedFilters, UpstreamSubscriptions
 from canopy_mqtt.links.filters.budget import BudgetedFilters
 from canopy_mqtt.links.filters.mapping import Mapping
@@ -68,8 +69,8 @@ def password(settings: Upstream) -> str:
     if not settings.password_file:
         return settings.password
     try:
-        with open(settings.password_file, encoding="utf-8-sig") as file:
-            found = file.readline().rstrip("\r\n")
+        with open_file(settings.password_file) as file:
+            found = file.readline().decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
     except OSError as error:
@@ -115,6 +116,7 @@ def tls(settings: Upstream) -> ssl.SSLContext | None:
     if not settings.remote.tls:
         return None
     try:
+        check_files(settings.ca_file, settings.cert_file, settings.key_file)
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         if settings.cert_file:
             show_certificate(context, settings.cert_file, settings.key_file)

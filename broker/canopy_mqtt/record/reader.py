@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import heapq
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -35,10 +36,15 @@ def check_folder(root: Path) -> None:
     """Check that this is a record: a recorder's folder, or the folders of workers.
 
     Raises:
-        RecorderError: it is not there, or holds no segment.
+        RecorderError: it is not there, may not be read, or holds no segment.
     """
     if not root.is_dir():
         raise RecorderError(f"{root}: no such folder")
+    try:
+        # `glob` finds nothing where it may not look, and says nothing of it.
+        os.listdir(root)
+    except OSError as error:
+        raise RecorderError(f"{root}: cannot be read: {error.strerror}") from None
     folders = parts(root)
     if not any(segments(folder) for folder in folders):
         if any(left_drafts(folder) and not at_work(folder) for folder in folders):

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from canopy_mqtt.files import check_files
 from canopy_mqtt.security.errors import SecurityError
 
 CHUNK: Final = 16_384
@@ -32,11 +33,13 @@ def tls_context(ca_file: str = "", cert_file: str = "", key_file: str = "") -> s
         SecurityError: a file cannot be used.
     """
     try:
+        check_files(ca_file)
         context = ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ValueError) as error:
         raise SecurityError(f"{ca_file}: cannot be used as certificates of authorities: {_why(error)}") from None
     if cert_file:
         try:
+            check_files(cert_file, key_file)
             # An empty password: one who is asked for it would keep the broker waiting.
             context.load_cert_chain(cert_file, key_file or None, password="")
         except (OSError, ValueError) as error:

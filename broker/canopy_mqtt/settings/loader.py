@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from canopy_mqtt.files import read_file
 from canopy_mqtt.settings import Listener, Section, Settings, defaults, flatten, section_models
 from canopy_mqtt.settings.descriptions import SECRETS, TABLES, show
 from canopy_mqtt.settings.environment import candidates, nearest_flat, variable
@@ -149,7 +150,7 @@ def _of_table(name: str, table: Section) -> dict[str, tuple[Any, Any]]:
 
 def _from_file(path: Path, problems: list[str]) -> list[Entry]:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
         data = tomllib.loads(text)
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror or error}")
@@ -230,4 +231,6 @@ def _unknown(entry: Entry, known: Mapping[str, Any]) -> str | None:
     if not entry.origin.startswith(VARIABLE) or entry.name in section_models():
         return no_such_setting(entry, known)
     near = nearest(entry.name, known) if "." in entry.name else nearest_flat(entry.name, known)
-    return None if near is None else f"{entry.where()}{entry.name}: no such setting; the nearest is {variable(near)}"
+    if near is not None:
+        return f"{entry.where()}{entry.name}: no such setting; the nearest is {variable(near)}"
+    return no_such_setting(entry, known) if entry.name.partition(".")[0] in section_models() else None

@@ -148,8 +148,12 @@ def nearest(name: str, known: Mapping[str, Any]) -> str | None:
         return max(same, key=lambda full: difflib.SequenceMatcher(None, name, full).ratio())
     for whole in difflib.get_close_matches(name, list(known), n=1, cutoff=0.75):
         return whole
-    for end in difflib.get_close_matches(last, list(ends), n=1, cutoff=0.6):
-        return ends[end]
+    # In its own section what resembles it little is meant; in another one only what resembles it much.
+    section = name[: len(name) - len(last)]
+    own = {end: section + end for end in ends if section + end in known}
+    for there, cutoff in ((own, 0.6), (ends, 0.8)):
+        for end in difflib.get_close_matches(last, list(there), n=1, cutoff=cutoff):
+            return there[end]
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, Field
 
 from canopy_mqtt.admin.errors import ApiError
-from canopy_mqtt.admin.host import Host
+from canopy_mqtt.admin.host import Host, shared_reports
 from canopy_mqtt.admin.paging import BUILT, Meta, Page, PageQuery, cut, first_names, first_sessions, in_turns, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.core.causes import ADMINISTRATIVE_ACTION
@@ -387,7 +387,7 @@ async def end_session(call: Call) -> None:
     """
     broker = call.broker
     client_id = call.path["client_id"]
-    reports = None if broker.store is None else broker.store.reports
+    reports = shared_reports(broker)
     if reports is not None and client_id not in broker.router.sessions:
         try:
             ended = await reports.end_session(client_id)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from canopy_mqtt.admin.api.clients import NOT_FOUND
 from canopy_mqtt.admin.errors import ApiError
+from canopy_mqtt.admin.host import shared_reports
 from canopy_mqtt.admin.paging import PageOfAll, PageQuery, cut, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.store.base import NodeReport, SharedReports, StoreError
@@ -48,36 +49,41 @@ class Subscription(BaseModel):
     qos: int
 
 
-class Session(BaseModel):
-    """A session in the database that nodes share."""
+class SessionLine(BaseModel):
+    """A session in the database that nodes share, in a list."""
 
-    of_all_nodes: ClassVar[bool] = True
     clientid: str
     account: str
     """For whose limits it counts: `user NAME` or `address ADDRESS`."""
     node: str
     """Where its client is connected; empty: nowhere."""
-    epoch: int
-    """One more with each connection."""
     expiry_interval: int | None
     """Seconds; null: it never expires."""
     expires_in: float | None
     """Seconds; null: its client is connected, or it never expires."""
     mqueue_len: int
-    """Messages that wait."""
+    """Messages that wait; in a list, 10,000 stands for more, too."""
+    subscriptions_cnt: int
+
+
+class Session(SessionLine):
+    """A session in the database that nodes share."""
+
+    of_all_nodes: ClassVar[bool] = True
+    epoch: int
+    """One more with each connection."""
     inflight_cnt: int
     """Messages of QoS 2 that its client has not completed."""
-    subscriptions_cnt: int
     subscriptions: list[Subscription]
     """The first 1,000, by topic filter."""
 
 
 def reports_of(call: Call) -> SharedReports:
     """Return what the store tells. Raises ApiError: it is no store that nodes share."""
-    store = call.broker.store
-    if store is None or store.reports is None:
+    reports = shared_reports(call.broker)
+    if reports is None:
         raise ApiError(404, "NOT_FOUND", "this broker shares its sessions with no other (canopy ctl clients CLIENT)")
-    return store.reports
+    return reports
 
 
 def unreached(error: StoreError) -> ApiError:
@@ -93,9 +99,10 @@ async def cluster(call: Call) -> Nodes:
         raise ApiError(404, "NOT_FOUND", "this broker is no node of a cluster")
     others = {each.name: each for each in broker.links.other_nodes()}
     found: dict[str, NodeReport] = {}
-    if broker.store is not None and broker.store.reports is not None:
+    reports = shared_reports(broker)
+    if reports is not None:
         try:
-            found = {each.name: each for each in await broker.store.reports.nodes()}
+            found = {each.name: each for each in await reports.nodes()}
         except StoreError as error:
             raise unreached(error) from error
     nodes = []
@@ -119,23 +126,6 @@ async def cluster(call: Call) -> Nodes:
             )
         )
     return Nodes(data=nodes)
-
-
-class SessionLine(BaseModel):
-    """A session in the database that nodes share, in a list."""
-
-    clientid: str
-    account: str
-    """For whose limits it counts: `user NAME` or `address ADDRESS`."""
-    node: str
-    """Where its client is connected; empty: nowhere."""
-    expiry_interval: int | None
-    """Seconds; null: it never expires."""
-    expires_in: float | None
-    """Seconds; null: its client is connected, or it never expires."""
-    mqueue_len: int
-    """Messages that wait; 10,000 stands for more, too."""
-    subscriptions_cnt: int
 
 
 class SessionQuery(PageQuery):

@@ -9,6 +9,7 @@ from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Final
 
+from canopy_mqtt.files import read_file
 from canopy_mqtt.security.errors import SecurityError
 from canopy_mqtt.security.passwords.hashes import Kind, make
 from canopy_mqtt.security.passwords.password_file import edit
@@ -57,7 +58,7 @@ def delete_user(path: Path, user: str) -> None:
 
 def _check_kind(path: Path, *, scram: bool) -> None:
     try:
-        text = path.read_bytes().removeprefix(BOM_UTF8)
+        text = read_file(path).removeprefix(BOM_UTF8)
     except OSError as error:
         remedy = "; --create makes it" if isinstance(error, FileNotFoundError) else ""
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}{remedy}") from None

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from canopy_mqtt.files import read_file
 from canopy_mqtt.security.errors import SecurityError
 from canopy_mqtt.security.passwords.hashes import PasswordHash, parse
 
@@ -122,7 +123,7 @@ def _entry(line: str) -> tuple[str, str] | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_file(path).decode("utf-8-sig")
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

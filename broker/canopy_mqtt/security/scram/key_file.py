@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from canopy_mqtt.files import read_file
 from canopy_mqtt.security.errors import SecurityError
 from canopy_mqtt.security.scram.saslprep import saslprep
 
@@ -116,7 +117,7 @@ def read_scram_file(path: Path) -> ScramFile:
         SecurityError: it cannot be read, or a line is not right.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from canopy_mqtt.files import read_file
 from canopy_mqtt.security.errors import SecurityError
 from canopy_mqtt.security.http_client import FetchError, HttpClient
 from canopy_mqtt.settings.urls import shown
@@ -271,6 +272,6 @@ def read_key_set(path: Path) -> KeySource:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes().removeprefix(BOM_UTF8)  # which editors of Windows write
+        return read_file(path).removeprefix(BOM_UTF8)  # which editors of Windows write
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None

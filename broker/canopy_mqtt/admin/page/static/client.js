@@ -2,7 +2,8 @@
 
 import { ask, has, part } from "./api.js";
 import { h, link, name, replace, sentence } from "./dom.js";
-import { bytes, count, moment, seconds } from "./format.js";
+import { bytes, count, moment, plural, seconds } from "./format.js";
+import { live } from "./live.js";
 import { action, failed, facts, figures, table } from "./parts.js";
 
 const EVERY = 3000;
@@ -10,6 +11,7 @@ const MOST = 20; // subscriptions that are shown here
 
 const WORDED = {
   clientid: ["client identifier"], username: ["user"], connected_at: ["connected since", moment], disconnected_at: ["disconnected", moment],
+  node: ["connected to the node"], epoch: ["connections of its session"], expires_in: ["expires in", seconds],
   created_at: ["session created", moment], keepalive: ["keep alive", seconds], expiry_interval: ["session expiry", seconds],
   proto_ver: ["protocol", (version) => `MQTT ${version}`],
   port: ["port", String], ip_address: ["address"], mqueue_len: ["queued messages"], mqueue_bytes: ["queued bytes", bytes],
@@ -62,7 +64,7 @@ export function client(root, parameters) {
       const [found, filters] = await Promise.all([
         ask("GET", at),
         ask("GET", `${at}/subscriptions`, { query: { limit: MOST } }),
-      ]);
+      ]).catch(shared);
       if (stopped) return;
       show(found, filters);
     } catch (error) {
@@ -73,6 +75,13 @@ export function client(root, parameters) {
     timer = setTimeout(read, EVERY);
   }
 
+  /** A session in the database that nodes share, whose client is away or connected to another node. */
+  async function shared(error) {
+    if (error.status !== 404 || !live.hello.shares_sessions) throw error;
+    const { subscriptions: filters, ...found } = await ask("GET", `/sessions/${part(id)}`);
+    return [found, { data: filters.slice(0, MOST) }];
+  }
+
   function show(found, filters) {
     replace(notice);
     about.hidden = false;
@@ -80,7 +89,7 @@ export function client(root, parameters) {
       offered = found.connected;
       offer(offered);
     }
-    now.set("state", found.connected ? "connected" : "away");
+    now.set("state", found.connected ? "connected" : found.node ? "at another node" : "away");
     const lost = found.mqueue_dropped ?? found.dropped;
     const all = typeof lost === "object" && lost !== null ? Object.values(lost).reduce((sum, each) => sum + each, 0) : lost;
     now.set("lost", count(all), all > 0 ? "bad" : "");
@@ -97,11 +106,13 @@ export function client(root, parameters) {
       name(last.topic), " by ", sentence(last.reason))] : []);
     const { last_refusal, ...rest } = found;
     replace(details, facts(rest, WORDED));
+    const others = found.subscriptions_cnt - filters.data.length;
     replace(subscriptions, table("Subscriptions of this client", [
       { title: "Filter", cell: (each) => name(each.topic) },
       { title: "QoS", cell: (each) => String(each.qos ?? "–"), number: true },
-      { title: "No Local", cell: (each) => (each.nl ? "yes" : "no") },
-    ], filters.data), filters.meta.hasnext ? h("p", {}, link("subscriptions", { clientid: id }, "All of them")) : null);
+      { title: "No Local", cell: (each) => (each.nl == null ? "–" : each.nl ? "yes" : "no") },
+    ], filters.data), filters.meta === undefined ? h("p", { class: "soft" }, others > 0 ? `and ${plural(others, "other")}` : null)
+      : filters.meta.hasnext ? h("p", {}, link("subscriptions", { clientid: id }, "All of them")) : null);
   }
 
   read();

@@ -3,11 +3,19 @@
 import { ask, has, part } from "./api.js";
 import { client, h, link, name, replace } from "./dom.js";
 import { bytes, count, moment, seconds } from "./format.js";
+import { live } from "./live.js";
 import { LOSERS, REFUSED } from "./overview.js";
 import { action, list, table } from "./parts.js";
 
 const number = (title, key, shown = count) => ({ title, number: true, cell: (row) => (row[key] == null ? "–" : shown(row[key])) });
 const text = (title, key) => ({ title, cell: (row) => (row[key] == null || row[key] === "" ? "–" : name(row[key])) });
+
+const end = (again) => has("/sessions/{}", "delete") && {
+  title: "", cell: (row) => action("End", async () => {
+    await ask("DELETE", `/sessions/${part(row.clientid)}`);
+    again();
+  }, { sure: "its queued messages are lost" }) ?? "",
+};
 
 const VIEWS = {
   clients: {
@@ -40,12 +48,7 @@ const VIEWS = {
       { title: "Expires after", cell: (row) => (row.expiry_interval == null ? "never" : seconds(row.expiry_interval)) },
       number("Subscriptions", "subscriptions_cnt"), number("Queued", "mqueue_len"), number("Queued bytes", "mqueue_bytes", bytes),
       number("Lost", "mqueue_dropped"),
-      has("/sessions/{}", "delete") && {
-        title: "", cell: (row) => action("End", async () => {
-          await ask("DELETE", `/sessions/${part(row.clientid)}`);
-          again();
-        }, { sure: "its queued messages are lost" }) ?? "",
-      },
+      end(again),
     ].filter(Boolean),
   },
   subscriptions: {
@@ -92,12 +95,36 @@ const VIEWS = {
   },
 };
 
+const MOST_COUNTED = 10000; // queued messages of a session in a list
+
+/** The list of sessions at a node that shares them with others by a database: those of all nodes. */
+const SHARED_SESSIONS = {
+  title: "Durable sessions of all nodes", path: "/sessions",
+  search: [
+    { parameter: "like_clientid", title: "Client identifier contains" },
+    { parameter: "conn_state", title: "State", choices: ["connected", "disconnected"] },
+  ],
+  columns: (again) => [
+    { title: "Client", cell: (row) => client(row.clientid) }, text("Account", "account"),
+    { title: "Connected to", cell: (row) => (row.node ? name(row.node) : "away") },
+    { title: "Expires after", cell: (row) => (row.expiry_interval == null ? "never" : seconds(row.expiry_interval)) },
+    number("Expires in", "expires_in", seconds), number("Subscriptions", "subscriptions_cnt"),
+    number("Queued", "mqueue_len", (queued) => (queued < MOST_COUNTED ? count(queued) : `${count(MOST_COUNTED)} or more`)),
+    end(again),
+  ].filter(Boolean),
+};
+
+const SHARED_CLIENTS = () => h("p", { class: "soft" }, "Clients that are connected to this node. The ",
+  link("sessions", {}, "sessions"), " are those of all nodes, also of clients that are away.");
+
 /** The view of one of these lists. */
-export const lists = Object.fromEntries(Object.entries(VIEWS).map(([view, described]) => [view, (root, parameters) => {
+export const lists = Object.fromEntries(Object.keys(VIEWS).map((view) => [view, (root, parameters) => {
+  const shared = live.hello.shares_sessions;
+  const described = shared && view === "sessions" ? SHARED_SESSIONS : VIEWS[view];
   let made = null;
   const columns = described.columns(() => made.again());
   made = list({ view, path: described.path, fixed: described.fixed, parameters, caption: described.title, columns, search: described.search });
-  replace(root, h("h1", {}, described.title), made.element);
+  replace(root, h("h1", {}, described.title), shared && view === "clients" ? SHARED_CLIENTS() : null, made.element);
   return made;
 }]));
 
