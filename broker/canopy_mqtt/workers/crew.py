@@ -22,6 +22,7 @@ from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.kept_bans import KeptBans
+from canopy_mqtt.workers.kept_wills import KeptWills
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
 from canopy_mqtt.workers.parts import PERIOD, Parts
 from canopy_mqtt.workers.plan import make_again, run_folder, settings_of
@@ -48,6 +49,7 @@ class Slot:
         self.name = name_of(number)
         self.line = line
         self.process: WorkerProcess | None = None
+        self.wills = KeptWills()
         self.started = False
         """The process has started: it can be told of a reload, and waited for."""
 
@@ -227,6 +229,7 @@ class Crew:
             "taken": slot.line.taken,
             "counted": partial(self.gate.report, slot.number),
             "uses": partial(self.parts.uses, slot.number),
+            "will": slot.wills.heard,
             **self.bans.heard(slot.number),
         }
         process = WorkerProcess(slot.name, self._log, self._people, self._write, self._relayed, heard)
@@ -266,6 +269,8 @@ class Crew:
                 await asyncio.gather(*(_linked(process, other) for other in others))
         except TimeoutError:
             self._log.error("worker is not linked with the others", worker=slot.name, seconds=seconds)
+        # Before a client comes, which may have another will.
+        await slot.wills.give_back(process)
         if not process.ended.done():
             slot.line.begin(process.channel)
 

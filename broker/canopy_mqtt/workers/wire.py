@@ -176,6 +176,11 @@ class Channel:
         elif idle:
             self._write()
 
+    @property
+    def sending(self) -> bool:
+        """Return whether something is still to be sent."""
+        return bool(self._out)
+
     def finish(self) -> None:
         """Receive all that the other side had sent before its end, and close."""
         while self.open and self._read():

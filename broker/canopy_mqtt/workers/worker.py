@@ -51,6 +51,7 @@ from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place
 from canopy_mqtt.workers.shared_bans import BansOfAll
 from canopy_mqtt.workers.systopics import CrewSysTopics
+from canopy_mqtt.workers.told_wills import ToldWills
 from canopy_mqtt.workers.totals import Totals
 from canopy_mqtt.workers.uplinks import WorkerLinks, serve_all_workers
 from canopy_mqtt.workers.wire import Arrival, Channel, encoded, first_said
@@ -235,6 +236,7 @@ class Worker:
         )
         self._bans = BansOfAll(self._broker, start.worker, self._tell)
         self._totals = Totals(self._broker)
+        self._wills = None if start.settings.store.path else ToldWills(self._broker.router, self._tell)
         self._broker.limits_applied = self._keep_to_limits
         self._place = Place(
             start.worker, start.settings.workers.count, self._pass_on, self._served, of_http(start.settings)
@@ -254,6 +256,8 @@ class Worker:
             "stop": self._stop,
             **self._bans.says,
         }
+        if self._wills is not None:
+            self._does["wills"] = self._wills.take
         # From `run` on.
         self._channel: Channel
 
@@ -282,10 +286,17 @@ class Worker:
                 work.cancel()
             until = loop.time() + broker.settings.shutdown.flush_timeout + LINGER
             await broker.stop()
-            while self._place.relays and loop.time() < until:  # noqa: ASYNC110 (nothing tells when)
-                # Clients of other workers, which have the same time to take what waits for them.
+            if self._wills is not None:
+                self._wills.flush()
+            while self._unfinished and loop.time() < until:  # noqa: ASYNC110 (nothing tells when)
+                # Clients of other workers have the same time to take what waits for them.
                 await asyncio.sleep(LOOK)
             self._channel.close()
+
+    @property
+    def _unfinished(self) -> bool:
+        """Return whether there is more to do before this process ends."""
+        return bool(self._place.relays) or self._channel.sending
 
     async def _wait_for_others(self) -> None:
         """Tell the supervisor that others can reach this worker, and wait until it says that all can be reached."""
