@@ -21,8 +21,10 @@ from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers.wire import Arrival, Channel
 
-PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvloop")
-"""Modules that a worker imports when it is running."""
+PARTS: Final = (
+    "canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "canopy_mqtt.workers.supervisor", "uvloop",
+)  # fmt: skip
+"""Modules that a worker, or the supervisor, imports when it is running."""
 
 HTTP_PART: Final = "canopy_mqtt.workers.http_server"
 """The module that it imports if there is an address of `[http]`: 20 MB that all share then."""
