@@ -303,15 +303,18 @@ def _in_force(before: Settings, new: Settings) -> Settings:
 
 async def _linked(one: WorkerProcess, other: WorkerProcess) -> None:
     """Wait until two workers are linked in both directions, or one of them has ended."""
-    both = asyncio.gather(
-        one.ask(f"linked {other.name}", "link", other.name),
-        other.ask(f"linked {one.name}", "link", one.name),
-        return_exceptions=True,
-    )
+    asked = [
+        asyncio.create_task(one.ask(f"linked {other.name}", "link", other.name)),
+        asyncio.create_task(other.ask(f"linked {one.name}", "link", one.name)),
+    ]
     try:
-        await asyncio.wait((both, one.ended, other.ended), return_when=asyncio.FIRST_COMPLETED)
+        # One that ends raises an error at its own question, and the other is never answered.
+        await asyncio.gather(*asked)
+    except WorkerError:
+        pass
     finally:
-        both.cancel()
+        for each in asked:
+            each.cancel()
 
 
 async def _together(works: Sequence[Coroutine[Any, Any, object]]) -> None:
