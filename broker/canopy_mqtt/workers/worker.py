@@ -68,7 +68,8 @@ LOOK: Final = 0.02
 
 TELL: Final = 10.0
 STUCK: Final = 120.0
-"""Seconds between two log lines about what waits for other workers before a move, and until it ends as none goes."""
+"""Seconds between two log lines about what waits for other workers before a move, or about connections that are lost,
+and until a move ends as none goes."""
 
 
 class PassedOnListener(Listener):
@@ -244,6 +245,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
+        # Those that are in no line of the log yet, and when the last one was written.
+        self._lost_connections, self._lost_told = 0, -TELL
         # What the supervisor says without a descriptor, by its first word, and what is done then.
         self._does: dict[str, Callable[..., object]] = {
             "go on": self._others_there.set,
@@ -338,7 +341,14 @@ class Worker:
         self._channel.send(*said)
 
     def _lost(self) -> None:
-        self._broker.log.error("connection is lost", reason="too few file descriptors")
+        """Log it, once in a while with how many there were: a flood is to cost no line for each connection."""
+        self._lost_connections += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._lost_told > TELL:
+            self._broker.log.error(
+                "connection is lost", reason="too few file descriptors", total=self._lost_connections, interval=TELL
+            )
+            self._lost_connections, self._lost_told = 0, now
 
     async def _serve_http(self, address: int, sock: socket.socket | None) -> None:
         """Serve a connection of `[http]`."""
