@@ -155,6 +155,21 @@ async def test_a_worker_serves_though_others_do_not_link_with_it(crew: Crew, mon
     assert told == []
 
 
+async def test_a_stop_waits_for_a_worker_that_ends_for_a_rolling_restart(crew: Crew) -> None:
+    process = started["w0"][-1]
+    stops: list[str] = []
+    process.stop = lambda: stops.append("asked")  # type: ignore[method-assign]
+    rolling = asyncio.create_task(Roll(crew, structlog.get_logger()).run(Settings(workers={"count": 3})))
+    await until(lambda: stops, "it is to end")
+    # As the supervisor does at its own end.
+    rolling.cancel()
+    stopping = asyncio.create_task(crew.stop())
+    await until(lambda: all(started[name][-1].ended.done() for name in ("w1", "w2")), "the others have ended")
+    assert not stopping.done()
+    process.end()
+    await stopping
+
+
 async def test_a_worker_is_asked_what_it_uses_before_it_serves(crew: Crew) -> None:
     """So it has its parts of all limits before it has a client."""
     end(crew, 1)

@@ -276,9 +276,10 @@ class Crew:
 
     async def end(self, slot: Slot) -> None:
         """End a worker in order, or by force where that takes too long."""
-        process, slot.process = slot.process, None
+        process = slot.process
         if process is None:
             return
+        slot.started = False
         process.stop()
         seconds = self._settings.shutdown.flush_timeout + PATIENCE
         await asyncio.wait((process.ended,), timeout=seconds)
