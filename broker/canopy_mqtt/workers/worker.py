@@ -341,7 +341,7 @@ class Worker:
         self._channel.send(*said)
 
     def _lost(self) -> None:
-        """Log it, once in a while with how many there were: a flood is to cost no line for each connection."""
+        """Count it. One line in `TELL` seconds says how many there were: a flood costs no line for each connection."""
         self._lost_connections += 1
         now = asyncio.get_running_loop().time()
         if now - self._lost_told > TELL:
