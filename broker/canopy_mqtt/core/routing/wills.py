@@ -96,7 +96,7 @@ class WillQueue(Job):
         return self._other_keeper if journal is None else journal
 
     @keeper.setter
-    def keeper(self, keeper: Journal) -> None:
+    def keeper(self, keeper: Journal | None) -> None:
         self._other_keeper = keeper
 
     def begin_turn(self) -> None:
