@@ -45,7 +45,6 @@ from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
 from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.first_packet import Opening
-from canopy_mqtt.workers.origins import take_source
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place
@@ -90,7 +89,7 @@ class PassedOnListener(Listener):
             cast(WebSocketTransport, upper).opened()
         if found.source is not None:
             # The stages below are at another worker.
-            take_source(found.source, connection.origin)
+            found.source.tell(connection.origin)
             protocol = upper
         elif self.certificates is None:
             protocol = self.below(connection, upper)
