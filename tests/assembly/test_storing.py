@@ -22,6 +22,7 @@ from canopy_mqtt.observe.store_watch import StoreWatch
 from canopy_mqtt.security.rules.rule import RECEIVE, Rule
 from canopy_mqtt.settings import Address, Settings, Shutdown, Sys
 from canopy_mqtt.store import MemoryStore
+from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.damage import NAMED, Damages
 from canopy_mqtt.store.sqlite import SqliteStore
 from canopy_mqtt.store.sqlite.opening import open_store
@@ -126,6 +127,20 @@ async def test_a_failure_that_stays_is_told_when_a_line_may_be_written(monkeypat
             watch.recovered()
     found = [line for line in lines if line["event"].startswith("store ")]
     assert [line["failures"] for line in found] == [1, 1, 2, 2]
+
+
+async def test_a_disk_that_is_full_at_the_stop_is_no_internal_error() -> None:
+    class Full(Disk):
+        async def close(self) -> None:
+            await super().close()
+            raise StoreError(FULL)
+
+    with capture_logs() as lines:
+        async with running(Full()):
+            pass
+    assert [(line["event"], line["reason"]) for line in lines if line["log_level"] == "error"] == [
+        ("store is closed without its last changes", FULL)
+    ]
 
 
 class TestSettings:

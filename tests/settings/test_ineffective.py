@@ -114,6 +114,10 @@ class TestStore:
         assert line == "store.synchronous has no effect without store.path or store.url: everything is in memory"
         assert told(store={"path": "/s", "synchronous": "off"}) == []
 
+    def test_workers_keep_wills_without_a_store(self) -> None:
+        assert told(workers={"count": 2}, store={"will_grace": 1.0}) == []
+        assert len(told(workers={"count": 1}, store={"will_grace": 1.0})) == 1
+
     def test_what_says_nothing_of_a_database_that_nodes_share(self) -> None:
         node = {"name": "plant", "node": "a", "listen": "mqtt+unix:///a", "dead_after": 9.0}
         (line,) = told(cluster=node, store={"url": "postgresql://h/d", "commit_window": 0.1, "will_grace": 1.0})

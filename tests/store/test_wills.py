@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.core.persistence.journal import Journal, LoneWillRecord
+from canopy_mqtt.core.persistence.restore import restore_will
+from canopy_mqtt.core.principal import Principal
 from tests.core.harness import Client, Network, limits
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
@@ -203,6 +206,79 @@ def test_very_many_at_once_are_published_in_turns() -> None:
     assert brokers.leaves_no_trace()
 
 
+def test_one_that_waits_for_its_turn_is_still_its_client_s() -> None:
+    """Rules may name the client identifier."""
+    router = Network(limits()).router
+    name = "$will/1/a/b"
+    # Stores read principals by the names of their rows.
+    restore_will(router, LoneWillRecord(name, Principal("u", client_id=name), WILL, -1.0), 1_000.0)
+    (waits,) = router.wills.line
+    assert (waits.client_id, waits.principal.client_id) == ("a/b", "a/b")
+
+
+class Workers(Brokers):
+    """Workers of one number, one after another, without a store. The witness is at another one."""
+
+    def __init__(self) -> None:
+        self.keeper = Keeper()
+        self.limits = limits()
+        self.limits.will_grace = GRACE
+        self.now = 1_000.0
+        self.seen: Counter[bytes] = Counter()
+        self.start()
+
+    def start(self) -> None:
+        self.network = self._network()
+        self.network.router.wills.keeper = self.keeper
+        self.witness = self.network.client("witness")
+        self.witness.send(p.Subscribe(self.witness.take_id(), [p.SubscriptionRequest("w/#", 2)]))
+        self.settle()
+
+    def settle(self) -> None:
+        self.network.settle()
+
+    def kill(self, after: float = 5.0) -> None:
+        self.wills()
+        self.now = self.network.now + after
+        self.start()
+        for name, (principal, will, due) in list(self.keeper.wills.items()):
+            record = LoneWillRecord(name, principal, will, due - self.now if due else None)
+            restore_will(self.network.router, record, self.now)
+
+    def wills(self) -> dict[bytes, int]:
+        """The wills that the witness has got by now, and how often."""
+        self.settle()
+        self.seen.update(each.payload for each in self.witness.got(p.Publish))
+        return dict(self.seen)
+
+
+class Keeper(Journal):
+    """What outlives a worker."""
+
+    def __init__(self) -> None:
+        self.wills: dict[str, tuple[Principal, Will, float]] = {}
+
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        self.wills[name] = (principal, will, due)
+
+    def will_cleared(self, client_id: str) -> None:
+        del self.wills[client_id]
+
+
+def test_a_delay_has_begun_when_a_worker_without_a_store_dies() -> None:
+    """[MQTT-3.1.3-9]"""
+    workers = Workers()
+    client = workers.client("c", will=Will("w/c", b"gone", 1, delay=10), expiry=100)
+    client.cut()
+    workers.settle()
+    workers.kill(4.0)
+    workers.advance(5.0)
+    assert workers.wills() == {}
+    workers.advance(1.0)
+    assert workers.wills() == {b"gone": 1}
+    assert workers.keeper.wills == {}
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("connect"), st.sampled_from("ab"), st.booleans(), st.sampled_from([0, 20, 200])),
@@ -215,10 +291,12 @@ steps = st.lists(
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(steps, st.booleans())
-def test_each_will_is_published_once_or_called_off(actions: list[tuple[Any, ...]], retained: bool) -> None:
+@given(steps, st.booleans(), st.sampled_from([Brokers, Workers]))
+def test_each_will_is_published_once_or_called_off(
+    actions: list[tuple[Any, ...]], retained: bool, kind: type[Brokers]
+) -> None:
     """Whatever comes in between; all of it is committed when the broker dies."""
-    brokers = Brokers()
+    brokers = kind()
     count = 0
     # The wills of those who are connected, and of those who were when the broker died: until when they may come back.
     connected: dict[str, bytes] = {}

@@ -48,8 +48,8 @@ def rebuild(*given: Any) -> int:
 
 def main() -> None:
     """Move sessions until a signal ends it."""
-    nursery()
-    vars(moving).update(Crew=NoCrew, rebuild=rebuild)
     settings = Settings(store={"path": sys.argv[1]})
+    nursery(settings)
+    vars(moving).update(Crew=NoCrew, rebuild=rebuild)
     with closing(BackgroundWriter(sys.stderr)) as output:
         moving.join_stores(settings, structlog.get_logger(), False, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -137,6 +138,36 @@ async def test_a_start_does_not_wait_for_a_worker_that_starts_or_ends(crew: Crew
     await again
     assert crew.slots[0].line.open
     hangs.cancel()
+
+
+async def test_a_worker_serves_though_others_do_not_link_with_it(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "LINKING_AGAIN", 0.01)
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    end(crew, 1)
+    again = asyncio.create_task(crew.again(crew.slots[1]))
+    process = await newest("w1", 2)
+    await process.answer("bound")
+    await process.answer("open")
+    await again
+    assert crew.slots[1].line.open
+    gc.collect()
+    assert told == []
+
+
+async def test_a_stop_waits_for_a_worker_that_ends_for_a_rolling_restart(crew: Crew) -> None:
+    process = started["w0"][-1]
+    stops: list[str] = []
+    process.stop = lambda: stops.append("asked")  # type: ignore[method-assign]
+    rolling = asyncio.create_task(Roll(crew, structlog.get_logger()).run(Settings(workers={"count": 3})))
+    await until(lambda: stops, "it is to end")
+    # As the supervisor does at its own end.
+    rolling.cancel()
+    stopping = asyncio.create_task(crew.stop())
+    await until(lambda: all(started[name][-1].ended.done() for name in ("w1", "w2")), "the others have ended")
+    assert not stopping.done()
+    process.end()
+    await stopping
 
 
 async def test_a_worker_is_asked_what_it_uses_before_it_serves(crew: Crew) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections import Counter
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +19,9 @@ import pytest
 from canopy_mqtt.workers.worker import KILLED, supervisor_gone
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, connect
-from tests.support.daemon import canopy
+from tests.support.daemon import Daemon, canopy
 from tests.support.waiting import until
-from tests.workers.crew import HOUR, Crew, accepted, runs
+from tests.workers.crew import HOUR, PATIENT, Crew, accepted, runs
 
 
 @pytest.fixture
@@ -258,6 +259,18 @@ async def test_clients_that_leave_before_their_worker_is_back_hurt_nobody(crew: 
     for name in islice(names, 20):
         (await crew.knock(name)).abort()
     await crew.join(next(names))
+
+
+async def test_a_flood_that_takes_all_file_descriptors_floods_no_log(stack: AsyncExitStack) -> None:
+    few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64))
+    daemon = await asyncio.to_thread(lambda: Daemon("--workers", "2", *PATIENT, prepare=few, patience=60.0))
+    crew = Crew(stack, 2, daemon)
+    stack.push_async_callback(crew.gone)
+    answers = await asyncio.to_thread(all_connect, daemon.port, [f"c-{number}" for number in range(300)])
+    lines = crew.told("connection is lost")
+    assert lines
+    assert len(lines) < answers[b""] / 4
+    await crew.join("later")
 
 
 @pytest.mark.long

@@ -1,8 +1,8 @@
 """Forks processes that are like this one was at its beginning, in moments: a process without threads and event loop.
 
-Owns that process, which is forked itself before this one has either, and imports what its children are made of: once
-for all of them, which share that memory. Promises: only `fork` has its descriptors; it ends with this process,
-and ignores signals, as its children do at first; whatever ends it ends its children, too.
+Owns that process, which is forked itself before this one has either, once this one has imported what it and those
+children are made of: all of them share that memory. Promises: only `fork` has its descriptors; it ends with this
+process, and ignores signals, as its children do at first; whatever ends it ends its children, too.
 """
 
 from __future__ import annotations
@@ -40,17 +40,26 @@ class Nursery:
     """The process, as this one sees it. Made before this one has a thread, or an event loop."""
 
     def __init__(self, main: str, others: Sequence[str]) -> None:
-        """`main`: the module whose function `main` the children run; `others`: modules that this one imports later."""
+        """`main`: the module whose function `main` the children run; `others`: modules that they, or this process,
+        would import later."""
         self._asks, answers = socket.socketpair()
         # Who waits for a number, and for the end of each.
         self._asked: deque[asyncio.Future[int]] = deque()
         self._ends: dict[int, asyncio.Future[int]] = {}
         self.lost: Callable[[], object] | None = None
         """Called when it has ended, which nothing but a fault or a signal makes it do."""
+        run: Main = import_module(main).main
+        for name in others:
+            with contextlib.suppress(ImportError):
+                import_module(name)
+        # Collections look at nothing that is there already, neither here nor in what is forked: they would write to
+        # each object, and each process would have its own copy of it.
+        gc.collect()
+        gc.freeze()
         self._pid = os.fork()
         if self._pid == 0:
             self._asks.close()
-            _live(answers, main, others)
+            _live(answers, run)
         answers.close()
 
     def close(self) -> None:
@@ -109,7 +118,7 @@ class Nursery:
             self.lost()
 
 
-def _live(answers: socket.socket, main: str, others: Sequence[str]) -> NoReturn:
+def _live(answers: socket.socket, run: Main) -> NoReturn:
     """Be that process."""
     code = 1
     try:
@@ -120,12 +129,6 @@ def _live(answers: socket.socket, main: str, others: Sequence[str]) -> NoReturn:
             os.environ.pop(name, None)
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
-        run: Main = import_module(main).main
-        for name in others:
-            with contextlib.suppress(ImportError):
-                import_module(name)
-        gc.collect()
-        gc.freeze()
         with contextlib.suppress(ConnectionError):
             _serve(answers, run)
         code = 0

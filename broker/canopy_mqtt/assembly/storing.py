@@ -199,6 +199,9 @@ class StoredState:
             self._server.router.journal.retry()
         try:
             await self._store.close()
+        except StoreError as error:
+            # The disk, and no fault of ours.
+            self._server.log.error("store is closed without its last changes", reason=str(error))
         except Exception as error:
             self._server.faults.broke("store", error)
 

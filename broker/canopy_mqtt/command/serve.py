@@ -120,7 +120,7 @@ def serve(
         # Before this process has a thread.
         from canopy_mqtt.workers.process import nursery
 
-        nursery(bool(settings.http.listen))
+        nursery(settings)
     # An unread log must not block the broker; and whatever ends it, nothing that was logged is lost.
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)

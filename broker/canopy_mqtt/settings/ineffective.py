@@ -80,9 +80,10 @@ def _store(settings: Settings, own: bool) -> Iterator[str]:
             if place:
                 yield f"{name}: {show(place)} is not used, because the program has its own store"
     if not store.kept:
+        # One of the program's may have settings of its own; these count for any. Workers keep wills without one.
+        used = OF_ANY_STORE if own else ("will_grace",) if settings.workers.count > 1 else ()
         for name in changed:
-            # One of the program's may have settings of its own; these of ours count for any.
-            if not (own and name in OF_ANY_STORE):
+            if name not in used:
                 yield f"store.{name} has no effect without store.path or store.url: everything is in memory"
         return
     if not store.url:

@@ -22,6 +22,7 @@ from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.kept_bans import KeptBans
+from canopy_mqtt.workers.kept_wills import KeptWills
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
 from canopy_mqtt.workers.parts import PERIOD, Parts
 from canopy_mqtt.workers.plan import make_again, run_folder, settings_of
@@ -48,6 +49,7 @@ class Slot:
         self.name = name_of(number)
         self.line = line
         self.process: WorkerProcess | None = None
+        self.wills = KeptWills()
         self.started = False
         """The process has started: it can be told of a reload, and waited for."""
 
@@ -227,6 +229,7 @@ class Crew:
             "taken": slot.line.taken,
             "counted": partial(self.gate.report, slot.number),
             "uses": partial(self.parts.uses, slot.number),
+            "will": slot.wills.heard,
             **self.bans.heard(slot.number),
         }
         process = WorkerProcess(slot.name, self._log, self._people, self._write, self._relayed, heard)
@@ -266,14 +269,17 @@ class Crew:
                 await asyncio.gather(*(_linked(process, other) for other in others))
         except TimeoutError:
             self._log.error("worker is not linked with the others", worker=slot.name, seconds=seconds)
+        # Before a client comes, which may have another will.
+        await slot.wills.give_back(process)
         if not process.ended.done():
             slot.line.begin(process.channel)
 
     async def end(self, slot: Slot) -> None:
         """End a worker in order, or by force where that takes too long."""
-        process, slot.process = slot.process, None
+        process = slot.process
         if process is None:
             return
+        slot.started = False
         process.stop()
         seconds = self._settings.shutdown.flush_timeout + PATIENCE
         await asyncio.wait((process.ended,), timeout=seconds)
@@ -298,15 +304,18 @@ def _in_force(before: Settings, new: Settings) -> Settings:
 
 async def _linked(one: WorkerProcess, other: WorkerProcess) -> None:
     """Wait until two workers are linked in both directions, or one of them has ended."""
-    both = asyncio.gather(
-        one.ask(f"linked {other.name}", "link", other.name),
-        other.ask(f"linked {one.name}", "link", one.name),
-        return_exceptions=True,
-    )
+    asked = [
+        asyncio.create_task(one.ask(f"linked {other.name}", "link", other.name)),
+        asyncio.create_task(other.ask(f"linked {one.name}", "link", one.name)),
+    ]
     try:
-        await asyncio.wait((both, one.ended, other.ended), return_when=asyncio.FIRST_COMPLETED)
+        # One that ends raises an error at its own question, and the other is never answered.
+        await asyncio.gather(*asked)
+    except WorkerError:
+        pass
     finally:
-        both.cancel()
+        for each in asked:
+            each.cancel()
 
 
 async def _together(works: Sequence[Coroutine[Any, Any, object]]) -> None:

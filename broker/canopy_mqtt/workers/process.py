@@ -18,11 +18,14 @@ from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.assembly.nursery import Nursery
 from canopy_mqtt.guards.log import Faults
+from canopy_mqtt.security.authenticator_factory import LIBRARIES
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers.wire import Arrival, Channel
 
-PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvloop")
-"""Modules that a worker imports when it is running."""
+PARTS: Final = (
+    "canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "canopy_mqtt.workers.supervisor", "uvloop",
+)  # fmt: skip
+"""Modules that a worker, or the supervisor, imports when it is running."""
 
 HTTP_PART: Final = "canopy_mqtt.workers.http_server"
 """The module that it imports if there is an address of `[http]`: 20 MB that all share then."""
@@ -46,13 +49,16 @@ LOOKS: Final = 5
 _nurseries: list[Nursery] = []
 
 
-def nursery(http: bool = False) -> Nursery:
-    """Return what forks workers. First called before this process has a thread, or an event loop.
+def nursery(settings: Settings | None = None) -> Nursery:
+    """Return what forks workers. First called with their settings, before this process has a thread, or an event loop.
 
-    `http`, at the first call: they listen for HTTP.
+    The recorder is not among what they have in common: its libraries have threads.
     """
     if not _nurseries:
-        _nurseries.append(Nursery("canopy_mqtt.workers.worker", (*PARTS, HTTP_PART) if http else PARTS))
+        assert settings is not None
+        libraries = [LIBRARIES[type(each)] for each in settings.authenticator if type(each) in LIBRARIES]
+        http = [HTTP_PART] if settings.http.listen else []
+        _nurseries.append(Nursery("canopy_mqtt.workers.worker", [*PARTS, *http, *libraries]))
     return _nurseries[0]
 
 

@@ -20,9 +20,8 @@ from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.workers.first_packet import First, Opening
 from canopy_mqtt.workers.lines import unavailable
-from canopy_mqtt.workers.origins import source_of
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.wire import Arrival
+from canopy_mqtt.workers.wire import Arrival, Source
 
 RELAY: Final = 2
 """File descriptors of a relay: the client's connection, and one end of a pair."""
@@ -126,7 +125,7 @@ class Chooser:
             self._tls.write(unavailable(first.version, opening.upgraded))
             self._tls.close()
             return
-        source = source_of(self._connection.protocol.origin)
+        source = Source.of(self._connection.protocol.origin)
         arrival = self._found._replace(
             worker=other, version=first.version, upgraded=opening.upgraded, source=source, data=bytes(opening.data)
         )

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from canopy_mqtt.core.hooks import Origin, PeerCertificate
+
 HEADER: Final = struct.Struct("!I?")
 
 READ: Final = 262_144
@@ -38,12 +40,28 @@ PAUSE: Final = 0.05
 
 
 class Source(NamedTuple):
-    """Where a connection comes from, if its socket does not say it: fields of an `Origin`, and of its certificate."""
+    """Where a TLS connection comes from, as the worker that made its handshake tells the one that serves it: fields of
+    an `Origin`, and of its certificate."""
 
     text: str
     host: str
     port: int
     certificate: tuple[Any, ...] | None
+
+    @classmethod
+    def of(cls, origin: Origin) -> Source:
+        shown = origin.certificate
+        certificate = None
+        if shown is not None:
+            certificate = (shown.subject, shown.common_name, shown.dns, shown.emails, shown.uris, shown.fingerprint)
+        return cls(origin.text, origin.host, origin.port, certificate)
+
+    def tell(self, origin: Origin) -> None:
+        """Have the origin of a connection here say the same."""
+        origin.text, origin.host, origin.port, certificate = self
+        origin.secure = True
+        if certificate is not None:
+            origin.certificate = PeerCertificate(*certificate)
 
 
 class Arrival(NamedTuple):
@@ -175,6 +193,11 @@ class Channel:
             self._drop()
         elif idle:
             self._write()
+
+    @property
+    def sending(self) -> bool:
+        """Return whether something is still to be sent."""
+        return bool(self._out)
 
     def finish(self) -> None:
         """Receive all that the other side had sent before its end, and close."""

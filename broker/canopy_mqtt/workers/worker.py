@@ -45,12 +45,12 @@ from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
 from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.first_packet import Opening
-from canopy_mqtt.workers.origins import take_source
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place
 from canopy_mqtt.workers.shared_bans import BansOfAll
 from canopy_mqtt.workers.systopics import CrewSysTopics
+from canopy_mqtt.workers.told_wills import ToldWills
 from canopy_mqtt.workers.totals import Totals
 from canopy_mqtt.workers.uplinks import WorkerLinks, serve_all_workers
 from canopy_mqtt.workers.wire import Arrival, Channel, encoded, first_said
@@ -67,7 +67,8 @@ LOOK: Final = 0.02
 
 TELL: Final = 10.0
 STUCK: Final = 120.0
-"""Seconds between two log lines about what waits for other workers before a move, and until it ends as none goes."""
+"""Seconds between two log lines about what waits for other workers before a move, or about connections that are lost,
+and until a move ends as none goes."""
 
 
 class PassedOnListener(Listener):
@@ -88,7 +89,7 @@ class PassedOnListener(Listener):
             cast(WebSocketTransport, upper).opened()
         if found.source is not None:
             # The stages below are at another worker.
-            take_source(found.source, connection.origin)
+            found.source.tell(connection.origin)
             protocol = upper
         elif self.certificates is None:
             protocol = self.below(connection, upper)
@@ -238,6 +239,7 @@ class Worker:
         )
         self._bans = BansOfAll(self._broker, start.worker, self._tell)
         self._totals = Totals(self._broker)
+        self._wills = None if start.settings.store.path else ToldWills(self._broker.router, self._tell)
         self._broker.limits_applied = self._keep_to_limits
         self._place = Place(
             start.worker, start.settings.workers.count, self._pass_on, self._served, of_http(start.settings)
@@ -245,6 +247,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
+        # Those that are in no line of the log yet, and when the last one was written.
+        self._lost_connections, self._lost_told = 0, -TELL
         # What the supervisor says without a descriptor, by its first word, and what is done then.
         self._does: dict[str, Callable[..., object]] = {
             "go on": self._others_there.set,
@@ -257,6 +261,8 @@ class Worker:
             "stop": self._stop,
             **self._bans.says,
         }
+        if self._wills is not None:
+            self._does["wills"] = self._wills.take
         # From `run` on.
         self._channel: Channel
 
@@ -285,10 +291,17 @@ class Worker:
                 work.cancel()
             until = loop.time() + broker.settings.shutdown.flush_timeout + LINGER
             await broker.stop()
-            while self._place.relays and loop.time() < until:  # noqa: ASYNC110 (nothing tells when)
-                # Clients of other workers, which have the same time to take what waits for them.
+            if self._wills is not None:
+                self._wills.flush()
+            while self._unfinished and loop.time() < until:  # noqa: ASYNC110 (nothing tells when)
+                # Clients of other workers have the same time to take what waits for them.
                 await asyncio.sleep(LOOK)
             self._channel.close()
+
+    @property
+    def _unfinished(self) -> bool:
+        """Return whether there is more to do before this process ends."""
+        return bool(self._place.relays) or self._channel.sending
 
     async def _wait_for_others(self) -> None:
         """Tell the supervisor that others can reach this worker, and wait until it says that all can be reached."""
@@ -330,7 +343,14 @@ class Worker:
         self._channel.send(*said)
 
     def _lost(self) -> None:
-        self._broker.log.error("connection is lost", reason="too few file descriptors")
+        """Count it. One line in `TELL` seconds says how many there were: a flood costs no line for each connection."""
+        self._lost_connections += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._lost_told > TELL:
+            self._broker.log.error(
+                "connection is lost", reason="too few file descriptors", total=self._lost_connections, interval=TELL
+            )
+            self._lost_connections, self._lost_told = 0, now
 
     async def _serve_http(self, address: int, sock: socket.socket | None) -> None:
         """Serve a connection of `[http]`."""

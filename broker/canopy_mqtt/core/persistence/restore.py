@@ -106,7 +106,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         [each for each in router.sessions.values() if each.memberships is not None and each.has_messages()]
     )
     for alone in saved.wills:
-        _lone_will(router, alone, now)
+        restore_will(router, alone, now)
         if steps.over():
             yield
     for broadcast in saved.broadcasts:
@@ -297,14 +297,17 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
         session.journal.will_set(session.client_id, will, session.will_due)
 
 
-def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:
-    """A will whose client has no session: it waits for its turn, or for its client."""
+def restore_will(router: Router, record: LoneWillRecord, now: float) -> None:
+    """Take back a will whose client has no session: it waits for its turn, or for its client."""
     will, name, principal = record.will, record.name, record.principal
-    client_id = name.partition("/")[2].partition("/")[2] if name.startswith(WAITING) else name
+    client_id = name
+    if name.startswith(WAITING):
+        client_id = name.removeprefix(WAITING).partition("/")[2]
+        principal = principal.at(client_id, principal.listener, principal.host)
     link = is_link(client_id, principal.user_name, router.limits)
     if not announced(will) and is_reserved(will.topic.encode(), link, router):
-        if router.journal is not None:
-            router.journal.will_cleared(name)
+        if router.wills.keeper is not None:
+            router.wills.keeper.will_cleared(name)
     elif name.startswith(WAITING):
         router.wills.restore_waiting(name, principal, will)
     else:

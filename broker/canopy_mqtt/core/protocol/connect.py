@@ -479,6 +479,8 @@ def _open_session(
         router.session_table.count(session)
     if router.journal is not None:
         session.keep(router.journal)
+    elif router.wills.keeper is not None:
+        session.keep_will(router.wills.keeper)
     return session, present
 
 

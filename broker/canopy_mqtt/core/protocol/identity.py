@@ -73,8 +73,8 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
     become(session, _here(found, origin, session.client_id), router)
     if session.journal is not None:
         session.journal.session_kept(session.client_id, session.principal, session.expiry_interval, 0.0)
-    elif session.will_alone and router.journal is not None:
-        session.keep(router.journal)
+    elif session.will_alone and router.wills.keeper is not None:
+        session.keep_will(router.wills.keeper)
 
 
 def become(session: Session, principal: Principal, router: Router) -> None:

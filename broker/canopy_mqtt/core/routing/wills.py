@@ -21,7 +21,7 @@ from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import DUE_WORK, WILLS, Budget, Job
 from canopy_mqtt.core.ledger import WILL
-from canopy_mqtt.core.persistence.journal import WAITING
+from canopy_mqtt.core.persistence.journal import WAITING, Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.fanout import Fanout
@@ -83,6 +83,21 @@ class WillQueue(Job):
         self._half_full: i64 = 0
         # Those that wait for their turn, in their order.
         self.line: dict[LoneWill, None] = {}
+        self._other_keeper: Journal | None = None
+
+    @property
+    def keeper(self) -> Journal | None:
+        """Return what is told of wills without a session (`Journal.will_alone`): the journal, if there is a store.
+
+        Without a store another may be set before the first session. It is told of the wills of all clients, whose
+        sessions end with this process.
+        """
+        journal = self._router.journal
+        return self._other_keeper if journal is None else journal
+
+    @keeper.setter
+    def keeper(self, keeper: Journal | None) -> None:
+        self._other_keeper = keeper
 
     def begin_turn(self) -> None:
         """Note that the writers have had their turns."""
@@ -109,6 +124,8 @@ class WillQueue(Job):
             session.will_due = now + delay
             if session.journal is not None:
                 session.journal.will_set(session.client_id, will, session.will_due)
+            elif session.will_alone and self.keeper is not None:
+                self.keeper.will_alone(session.client_id, session.principal, will, session.will_due)
 
     def revoke(self, session: Session) -> None:
         """Take a session's will away: its client has sent DISCONNECT 0x00, or has resumed the session in time."""
@@ -156,12 +173,12 @@ class WillQueue(Job):
         """
         if self._pressed or self._fanout.broadcasting:
             name = ""
-            journal = self._router.journal
-            if journal is not None and kept is None:
+            keeper = self.keeper
+            if keeper is not None and kept is None:
                 # The client may have another by the time that this one has its turn.
                 self._number += 1
                 name = f"{WAITING}{self._number}/{client_id}"
-                journal.will_alone(name, principal, will, now)
+                keeper.will_alone(name, principal, will, now)
             self._wait(LoneWill(will, client_id, session, principal, name, 0.0, kept))
             return
         # The message is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties,
@@ -229,10 +246,10 @@ class WillQueue(Job):
             self._router.shared.will_ended(kept, -1)
 
     def _clear(self, name: str) -> None:
-        """Have the journal forget a will that stands without a session."""
-        journal = self._router.journal
-        if journal is not None:
-            journal.will_cleared(name)
+        """Have the keeper forget a will that stands without a session."""
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.will_cleared(name)
 
     # -- without a session ---------------------------------------------------------------------------------------------
 
@@ -242,9 +259,9 @@ class WillQueue(Job):
         self.held[client_id] = held
         self._table.hold_will(client_id, principal, will)
         self._deadlines.set(held, due)
-        journal = self._router.journal
-        if new and journal is not None:
-            journal.will_alone(client_id, principal, will, due)
+        keeper = self.keeper
+        if new and keeper is not None:
+            keeper.will_alone(client_id, principal, will, due)
 
     def revoke_in_grace(self, session: Session, now: float) -> None:
         """Take a will away that waits for `store.will_grace` alone: its client is back, with Clean Start."""

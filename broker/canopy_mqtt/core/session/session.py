@@ -58,7 +58,7 @@ class Session:
         # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
         # send buffer: none waits here that it would overtake either, and no terms hold for it but the queue's.
         self.plain = self.fast_path = True
-        self.v5 = self.queue_qos0 = self.will_alone = False  # the last: a store keeps the will without the session
+        self.v5 = self.queue_qos0 = self.will_alone = False  # the last: the will is kept without the session
         self.upstream = False  # a link's to an upstream broker: what it subscribes to here is no client's demand
         self.internal = False  # the broker's: a link's, or of the program that it runs in. No rule is about it
         # The present connection, if its acknowledgements tell whether a subscriber was reached: a link's do.
@@ -146,15 +146,19 @@ class Session:
             if self.journal is not None:
                 self.keep_in(None)
                 journal.session_gone(self.client_id)
-            if self.will is not None:
-                self.will_alone = True
-                journal.will_alone(self.client_id, self.principal, self.will, 0.0)
+            self.keep_will(journal)
             return
         self.keep_in(journal)
         # What waits on disk alone is kept until the end of the connection, or, if the broker dies, for a second.
         journal.session_kept(self.client_id, self.principal, self.expiry_interval or 1, 0.0)
         if self.will is not None:
             journal.will_set(self.client_id, self.will, 0.0)
+
+    def keep_will(self, keeper: Journal) -> None:
+        """Have its will kept, if it has one, where the session itself is not."""
+        if self.will is not None:
+            self.will_alone = True
+            keeper.will_alone(self.client_id, self.principal, self.will, 0.0)
 
     def keep_subscription(self, subscription: Subscription) -> None:
         """It has a subscription, or has it with other terms: have that kept, where the session is."""
