@@ -35,7 +35,9 @@ def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
     for path in inputs:
         root = local_path(path)
         if place is not None and root is not None:
-            inside = place.resolve().is_relative_to(root.resolve())
+            # By the folders themselves: a link, or a mount, gives one a second name.
+            own = place.resolve()
+            inside = root.exists() and any(each.exists() and each.samefile(root) for each in (own, *own.parents))
         else:
             inside = f"{output.rstrip('/')}/".startswith(f"{path.rstrip('/')}/")
         if inside:

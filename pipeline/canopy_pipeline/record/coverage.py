@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from canopy_mqtt.words import counted
+
 if TYPE_CHECKING:
     from canopy_mqtt.pages import Page
 
@@ -142,11 +144,10 @@ class Coverage:
 
     def headline(self) -> str:
         """Say in a line if everything was read."""
-        several = "" if self.segments == 1 else "s"
         read = (
-            f"{self.events:,} events in {self.segments:,} segment{several} read"
+            f"{counted(self.events, 'event')} in {counted(self.segments, 'segment')} read"
             if self.events
-            else f"{self.segments:,} file{several} read"
+            else f"{counted(self.segments, 'file')} read"
         )
         if self.complete:
             ends = " and ".join(f"{each:,}" for each in self.up_to)

@@ -52,7 +52,8 @@ class Range:
         numbered = isinstance(made.begin, int) and isinstance(made.end, int) and made.begin > made.end
         timed = isinstance(made.begin, datetime) and isinstance(made.end, datetime) and made.begin >= made.end
         if numbered or timed or 0 in (made.begin, made.end):
-            raise MisuseError(f"--from {begin} --to {end}: an empty range; numbers begin with 1, and --to comes later")
+            given = " ".join(f"{name} {text}" for name, text in (("--from", begin), ("--to", end)) if text is not None)
+            raise MisuseError(f"{given}: an empty range; numbers begin with 1, and --to comes later")
         return made
 
     def numbers(self, recorded: Storage, through: int) -> tuple[int, int]:

@@ -259,19 +259,23 @@ class PostgresSink(Sink):
     # -- the connection ------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> Any:
-        return await self._pg.connect(
-            self._url,
-            timeout=ANSWER,
-            command_timeout=ANSWER,
-            target_session_attrs=None if "target_session_attrs=" in self._url else "read-write",
-            server_settings={
-                "application_name": "canopy pipeline tables",
-                # A process that is gone in the middle of a transaction keeps nobody waiting for long.
-                "idle_in_transaction_session_timeout": str(round(ANSWER * 1000)),
-                "tcp_keepalives_idle": str(round(ANSWER)),
-                "TimeZone": "UTC",
-            },
-        )
+        try:
+            return await self._pg.connect(
+                self._url,
+                timeout=ANSWER,
+                command_timeout=ANSWER,
+                target_session_attrs=None if "target_session_attrs=" in self._url else "read-write",
+                server_settings={
+                    "application_name": "canopy pipeline tables",
+                    # A process that is gone in the middle of a transaction keeps nobody waiting for long.
+                    "idle_in_transaction_session_timeout": str(round(ANSWER * 1000)),
+                    "tcp_keepalives_idle": str(round(ANSWER)),
+                    "TimeZone": "UTC",
+                },
+            )
+        except ValueError as error:
+            # The address, or an option in it: it does not become right by waiting.
+            raise MisuseError(f"--database: {str(error).partition(chr(10))[0]}") from error
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
