@@ -241,7 +241,8 @@ def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
     if not fine:
         raise typer.Exit(FAILED)
     if not coverage.complete and not allow_gaps:
-        tell("exit code 3, since events are missing; with --allow-gaps it is 0")
+        why = "the record is not in order" if coverage.nothing_missing else "events are missing"
+        tell(f"exit code 3, since {why}; with --allow-gaps it is 0")
         raise typer.Exit(INCOMPLETE)
 
 

@@ -81,6 +81,11 @@ class Coverage:
         return not self.kinds
 
     @property
+    def nothing_missing(self) -> bool:
+        """True if nothing can be missing; files may be there twice, or where they do not belong."""
+        return self.kinds.keys() <= _HARMLESS
+
+    @property
     def share(self) -> float:
         """The missing events, in per cent of those and the ones that were read."""
         return 100.0 * self.missing / (self.missing + self.events) if self.missing else 0.0
@@ -154,7 +159,7 @@ class Coverage:
             text = f"the record is complete{f' up to number {ends}' if ends else ''}: {read}"
         elif self.missing:
             text = f"the record is INCOMPLETE: {read}, {self.missing:,} are missing ({self.share:.1f} %)"
-        elif self.kinds.keys() <= _HARMLESS:
+        elif self.nothing_missing:
             text = f"the record is NOT IN ORDER: {read}, none is missing"
         else:
             text = f"the record is INCOMPLETE: {read}, and nobody can say how many are missing"

@@ -111,6 +111,15 @@ class Sink(ABC):
         """Return the words for a column of a table."""
         return f"{self.out.where()}/{table}: its column {column}"
 
+    def check_staged(self, table: str, files: Sequence[tuple[str, str]]) -> None:
+        """Raise PipelineError if a table lacks a batch whose files (day and place) are no longer staged: it had it."""
+        for _, place in files:
+            if self.place.size(place) is None:
+                raise PipelineError(
+                    f"{table}: lacks rows that were written to it: somebody removed the table, or put another in its "
+                    "place; put it back, or give another --output"
+                )
+
     def check(self, table: str, there: Mapping[str, str]) -> None:
         """Refuse a table that somebody gave another layout; `there`: the types of its columns.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -58,9 +58,20 @@ class DeltaSink(Sink):
                 self.check(name, _kinds(table))
 
     def _table(self, name: str) -> Any:
-        """Return a table; None if it is not there."""
-        there = self._lake.DeltaTable.is_deltatable(self._at(name), self._options)
-        return self._lake.DeltaTable(self._at(name), storage_options=self._options) if there else None
+        """Return a table; None if it is not there. Raises PipelineError."""
+        with self._told(name):
+            there = self._lake.DeltaTable.is_deltatable(self._at(name), self._options)
+            return self._lake.DeltaTable(self._at(name), storage_options=self._options) if there else None
+
+    @contextmanager
+    def _told(self, name: str, then: str = "") -> Iterator[None]:
+        """Make a line of what Delta's library says of a table within the block, and of its files."""
+        try:
+            yield
+        except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
+            # Its other lines may be the rows.
+            why = with_remedy(str(error)) or str(error).partition("\n")[0]
+            raise PipelineError(f"{self._at(name)}: {why}{then}") from error
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -71,7 +82,8 @@ class DeltaSink(Sink):
             import pyarrow.dataset as ds
 
             wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
-            yield from found.to_pyarrow_dataset().to_batches(filter=wanted)
+            with self._told(table):
+                yield from found.to_pyarrow_dataset().to_batches(filter=wanted)
 
     def versions(self) -> Versions:
         return {name: {name: newest(said)[1]} for name, said in self.out.kept.items()}
@@ -114,14 +126,8 @@ class DeltaSink(Sink):
             PipelineError: Delta does not take it; the next run does it again.
         """
         for name, files in batch.of_tables():
-            try:
+            with self._told(name, "; what is not in the table yet comes with the next run"):
                 self._commit(name, files, batch)
-            except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
-                # Its other lines may be the rows.
-                why = with_remedy(str(error)) or str(error).partition("\n")[0]
-                raise PipelineError(
-                    f"{self._at(name)}: {why}; what is not in the table yet comes with the next run"
-                ) from error
         if batch.version % MERGE_AFTER == 0:
             for table in filter(None, map(self._table, self.schemas)):
                 # Another writer may have been quicker: the next merge takes these files, too.
@@ -136,6 +142,7 @@ class DeltaSink(Sink):
         )
         if (table.transaction_version(self._stream) or 0) >= batch.version:
             return
+        self.check_staged(self._at(name), files)
         self._widen(name, table)
         table.update_incremental()
         schema = pa.schema(table.schema().to_arrow())

@@ -142,6 +142,7 @@ class IcebergSink(Sink):
             table = self._made(name)
             if int(table.properties.get(BATCH, 0)) >= batch.version:
                 return
+            self.check_staged(f"table {self._identifier(name)}", files)
             try:
                 self._widen(name, table)
                 with table.transaction() as changes:
