@@ -74,3 +74,20 @@ def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monk
     assert done.exit_code == 1
     assert "too little memory" in done.stderr
     assert "damaged" not in done.stderr
+
+
+@for_each(
+    ("job", "name"),
+    [("rollup", "minutes"), ("tree", "hot"), ("oracle", "wrong"), ("plan", "curve"), ("report", "tree")],
+)
+def test_a_record_that_has_the_name_of_a_table_is_not_replaced_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    story = Story()
+    story.subscribe("s", "a/#")
+    story.deliver("s", story.publish("p", "a/b"))
+    [segment] = story.write(Path(name))
+    done = CliRunner().invoke(app, [job, "--input", name, "--output", ".", "--engine", "duckdb"])
+    assert (done.exit_code, "lies in --input" in done.stderr) == (2, True), done.stderr
+    assert segment.exists()

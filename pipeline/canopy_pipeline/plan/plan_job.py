@@ -63,7 +63,7 @@ def run(
         raise MisuseError(f"--max-filters {max_filters}: must be at least 1")
     if not 0 <= headroom < math.inf:
         raise MisuseError(f"--headroom {headroom:g}: must be a percentage of 0 or more")
-    check([*inputs, *traffic], output)
+    check([*inputs, *traffic], output, ["curve"])
     place = storage(spark, output)
     begin(place)
     plans = []
