@@ -141,6 +141,7 @@ def test_merged_segments_are_erased_with_what_they_replaced(tmp_path: Path) -> N
     kinds = [event["kind"] for event in events(tmp_path)]
     assert (kinds.count("erased"), kinds.count("gap")) == (15, 1)
     assert len(list(tmp_path.rglob("*.parquet"))) == len(manifests(tmp_path)) == 4
+    assert ["0a1b2c3d", "ffffffff"] in [about.get("runs") for about in manifests(tmp_path)]
     assert check(tmp_path).faults == []
 
 
