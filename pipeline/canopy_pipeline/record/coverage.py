@@ -158,7 +158,8 @@ class Coverage:
             ends = " and ".join(f"{each:,}" for each in self.up_to)
             text = f"the record is complete{f' up to number {ends}' if ends else ''}: {read}"
         elif self.missing:
-            text = f"the record is INCOMPLETE: {read}, {self.missing:,} are missing ({self.share:.1f} %)"
+            missing = f"{self.missing:,} {'is' if self.missing == 1 else 'are'}"
+            text = f"the record is INCOMPLETE: {read}, {missing} missing ({self.share:.1f} %)"
         elif self.nothing_missing:
             text = f"the record is NOT IN ORDER: {read}, none is missing"
         else:

@@ -21,6 +21,7 @@ from canopy_pipeline.errors import GoneError, MisuseError
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.manifests import manifests, numbers, times
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.record.parts import own
 from canopy_pipeline.record.segments import moment
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.births import Births, newest
@@ -88,7 +89,7 @@ def _bound(text: str | None, option: str) -> int | datetime | None:
 def _held(recorded: Storage, since: datetime | None, until: datetime | None) -> list[tuple[int, int]]:
     """Return the first and the last number of the events from `since` to before `until` in each segment."""
     said = manifests(recorded)
-    there = {file.place: file.size for file in recorded.files(".parquet")}
+    there = own(recorded.listed(".parquet"))
     chosen = choose(said, there, recorded)
     found = []
     for place in {*chosen.read, *(said.said.keys() - said.gone - chosen.found.keys())}:
