@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,3 +54,13 @@ def test_every_job_of_spark_takes_them() -> None:
         assert told.exit_code == 0
         for option in ("--conf", "--packages", "--master"):
             assert option in told.output, (name, option)
+
+
+def test_the_commands_are_there_without_the_libraries() -> None:
+    loaded = "import sys, canopy_pipeline.cli; print(sorted({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)))"
+    path = [each for each in sys.path if each]
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {path!r}; {loaded}"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert ran.stdout.strip() == "[]"

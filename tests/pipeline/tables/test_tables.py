@@ -222,7 +222,6 @@ def test_the_command(plant: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "power: 3 rows; 3 dead letters (3 wrong-type)" in done.output
-    assert CliRunner().invoke(app, [*arguments, "--max-lag", "1s"]).exit_code == 2
     sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
     arguments[4] = str(plant / "again")
     assert CliRunner().invoke(app, arguments).exit_code == 3
@@ -233,13 +232,6 @@ def test_a_record_without_a_finished_segment_is_told(plant: Path) -> None:
     shutil.rmtree(plant / "record")
     (plant / "record").mkdir()
     assert "no finished segment in the record yet" in tables(plant).lines()[1]
-
-
-@pytest.mark.parametrize(("name", "why"), [("none.toml", "no such file"), ("maps", "is a folder")])
-def test_a_mapping_that_is_no_file_is_one_line(plant: Path, name: str, why: str) -> None:
-    arguments = ["tables", "--input", str(plant / "record"), "--output", str(plant / "out")]
-    done = CliRunner().invoke(app, [*arguments, "--mapping", str(plant / name)])
-    assert (done.exit_code, done.stderr) == (2, f"canopy: --mapping {plant / name}: {why}\n")
 
 
 def test_large_payloads_are_read_a_few_at_a_time_though_they_stand_among_small_ones(
