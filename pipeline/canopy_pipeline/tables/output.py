@@ -85,6 +85,10 @@ class Sink(ABC):
         """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
         than those."""
 
+    def gone(self) -> list[str]:
+        """Return the tables that have rows by the last commit, and are not there. Raises AwayError, PipelineError."""
+        return []
+
     def versions(self) -> Versions:
         """Return the folders of each table, with their columns, for views; empty where a catalog names the tables."""
         return {}

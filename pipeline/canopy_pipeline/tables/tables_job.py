@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
-from canopy_pipeline.errors import AwayError, GoneError, MisuseError, UnreadError
+from canopy_pipeline.errors import AwayError, GoneError, MisuseError, PipelineError, UnreadError
 from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
 from canopy_pipeline.record.number_set import Numbers
@@ -261,9 +261,16 @@ class _Job:
             say(f"behind the recorder by {lag:.1f} s: {SLOW}" if self._behind else "no more behind than --max-lag")
 
     def _resume(self) -> None:
-        """Complete what an earlier run, or an earlier attempt of this one, has begun."""
+        """Complete what an earlier run, or an earlier attempt of this one, has begun. Raises PipelineError: somebody
+        removed a table."""
         self.sink.begin()
         self.out.load(self.sink)
+        for table in sorted(self.sink.gone()):
+            had = counted(self.out.done.rows[table], "row")
+            raise PipelineError(
+                f"{self.out.output}: the table {table} is gone, which had {had}: put it back, or begin again "
+                "with another --output"
+            )
         if self.sink.stale():
             # Killed in the midst of it.
             self.finish()

@@ -85,6 +85,9 @@ class DeltaSink(Sink):
             with self._told(table):
                 yield from found.to_pyarrow_dataset().to_batches(filter=wanted)
 
+    def gone(self) -> list[str]:
+        return [name for name in self.out.kept if self._table(name) is None]
+
     def versions(self) -> Versions:
         return {name: {name: newest(said)[1]} for name, said in self.out.kept.items()}
 

@@ -118,6 +118,12 @@ class IcebergSink(Sink):
         except Exception as error:
             raise self._told(f"table {self._identifier(table)}", error) from None
 
+    def gone(self) -> list[str]:
+        try:
+            return [name for name in self.out.kept if self._table(name) is None]
+        except Exception as error:
+            raise self._told(f"namespace {self._namespace}", error) from None
+
     def publish(self, batch: Batch) -> None:
         """A commit for each table that the batch has rows of, after one of metadata if its columns have changed.
 

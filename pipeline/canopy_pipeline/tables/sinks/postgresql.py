@@ -132,6 +132,9 @@ class PostgresSink(Sink):
             finally:
                 connection.terminate()
 
+    def gone(self) -> list[str]:
+        return self._run(self._gone())
+
     def views(self) -> dict[str, str]:
         """Return nothing: the tables have their names."""
         return {}
@@ -209,6 +212,10 @@ class PostgresSink(Sink):
                 "WHERE stream = $1",
                 *(self._stream, batch.version, int(batch.about["canopy.to_seq"])),
             )
+
+    async def _gone(self) -> list[str]:
+        async with self._connected() as connection:
+            return [*(self.out.kept.keys() - await self._columns(connection))]
 
     async def _copied(self, files: Sequence[tuple[str, str]], schema: Any) -> AsyncIterator[bytes]:
         for batch in rows(self.place, files, schema):
