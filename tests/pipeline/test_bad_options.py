@@ -44,6 +44,7 @@ LONG = "9" * 400
         ([*PLAN, "--traffic", "nosuch"], "--traffic nosuch: no such folder"),
         ([*PLAN, "--max-filters", "0"], "--max-filters 0: must be at least 1"),
         ([*PLAN, "--headroom", "nan"], "--headroom nan: must be a percentage of 0 or more"),
+        (["compact", "--input", "s3://"], "--input s3://: names no bucket; give s3://BUCKET/PREFIX"),
         ([*COMPACT, "--older-than", "old"], "--older-than old: must be a number and a unit"),
         ([*COMPACT, "--older-than", f"{LONG}d"], f"--older-than {LONG}d: must be at most 365000d"),
         ([*COMPACT, "--target-size", "much"], "--target-size much: must be a size"),

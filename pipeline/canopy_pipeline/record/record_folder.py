@@ -118,7 +118,7 @@ class RecordFolder:
         try:
             self.storage = storage(None, path)
         except OSError as error:
-            raise MisuseError(f"--input {path}: {error}") from error
+            raise MisuseError(f"--input {error}") from error
         try:
             there = self.storage.is_folder()
         except OSError as error:
