@@ -24,17 +24,12 @@ def begin(place: Storage) -> None:
         place.remove(name)
 
 
-def check(inputs: Sequence[str], output: str, tables: Iterable[str] = ()) -> None:
-    """Refuse a folder that cannot be written to, or that is part of an input: its tables would be read as events.
-
-    `tables`: the folders below it that the job replaces. An input that has such a name there would be lost.
+def check_apart(inputs: Sequence[str], output: str) -> None:
+    """Refuse a folder that is an input, or lies in one: what is written there would be read as events.
 
     Raises:
-        MisuseError: it is a file, or lies in an input; an input is one of the tables.
-        PipelineError: it cannot be written to.
+        MisuseError: it does.
     """
-    for table in tables:
-        check(inputs, f"{output.rstrip('/')}/{table}")
     place = local_path(output)
     for path in inputs:
         root = local_path(path)
@@ -46,6 +41,21 @@ def check(inputs: Sequence[str], output: str, tables: Iterable[str] = ()) -> Non
             inside = f"{output.rstrip('/')}/".startswith(f"{path.rstrip('/')}/")
         if inside:
             raise MisuseError(f"--output {output}: lies in --input {path} and would be read as events; give another")
+
+
+def check(inputs: Sequence[str], output: str, tables: Iterable[str] = ()) -> None:
+    """Refuse a folder that cannot be written to, or that is part of an input.
+
+    `tables`: the folders below it that the job replaces. An input that has such a name there would be lost.
+
+    Raises:
+        MisuseError: it is a file, or lies in an input; an input is one of the tables.
+        PipelineError: it cannot be written to.
+    """
+    check_apart(inputs, output)
+    for table in tables:
+        check_apart(inputs, f"{output.rstrip('/')}/{table}")
+    place = local_path(output)
     if place is None:
         return
     # The folder itself is made with its first table.

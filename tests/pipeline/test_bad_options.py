@@ -29,6 +29,7 @@ LONG = "9" * 400
         (["retention", "--input", "", "--keep", "1ms"], "--input: is empty; give a folder"),
         ([*ROLLUP[:3], "--output", " "], "--output: is empty; give a folder"),
         (["report", "--input", "record", "--output", "record/out"], "--output record/out: lies in --input record"),
+        ([*ROLLUP[:3], "--output", "m.toml"], "--output m.toml: "),
         ([*ROLLUP, "--metrics", "record"], "--metrics record: is a folder; give a file"),
         ([*ROLLUP, "--metrics", "no/a.prom"], "--metrics no/a.prom: its folder is not there"),
         ([*ROLLUP, "--engine", "polars"], "--engine polars: must be one of auto, spark, duckdb"),

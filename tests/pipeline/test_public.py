@@ -10,10 +10,8 @@ from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 from canopy_pipeline import spark as public
-from canopy_pipeline.cli import app
 from canopy_pipeline.command_options import spark_options
 from canopy_pipeline.errors import MisuseError
 from tests.pipeline.folder import record
@@ -46,14 +44,6 @@ def test_settings_of_spark_on_the_command_line() -> None:
     with pytest.raises(MisuseError, match="KEY=VALUE") as refused:
         spark_options(None, "2g", ["fs.s3a.secret.key:hunter2"], None)
     assert "hunter2" not in str(refused.value)
-
-
-def test_every_job_of_spark_takes_them() -> None:
-    for name in ("rollup", "tree", "oracle", "plan", "report"):
-        told = CliRunner().invoke(app, [name, "--help"], terminal_width=200)
-        assert told.exit_code == 0
-        for option in ("--conf", "--packages", "--master"):
-            assert option in told.output, (name, option)
 
 
 def test_the_commands_are_there_without_the_libraries() -> None:

@@ -27,7 +27,7 @@ from canopy_mqtt.record.files.parts import has_own, part_names
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
 from canopy_pipeline.errors import AWAY, MisuseError, PipelineError, in_a_line
-from canopy_pipeline.outputs import check
+from canopy_pipeline.outputs import check_apart
 from canopy_pipeline.record.manifests import REMOVED
 from canopy_pipeline.record.record_folder import RecordFolder, Segment, manifest_of, record_folders
 from canopy_pipeline.retention import retention_job
@@ -170,7 +170,7 @@ def run(
     folder = local_path(path)
     if folder is None:
         raise MisuseError(f"--input {path}: not a folder of this machine, where a recorder writes")
-    check([path], to)
+    check_apart([path], to)
     record_folders(path)
     copies: dict[str, Copy] = {}
     pause = 0.0
