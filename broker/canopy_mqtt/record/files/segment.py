@@ -62,7 +62,7 @@ class Contents:
             self._gaps += [[row["from_seq"], row["to_seq"], row["n"]] for row in gaps.to_pylist()]
 
     def manifest(self, place: str, size: int, digest: str) -> dict[str, Any]:
-        """Return the manifest of a file that has these rows, so many bytes, and this SHA-256."""
+        """Return the manifest of a file of `size` bytes that has these rows; `digest`: its SHA-256."""
         return {
             "format": FORMAT,
             "segment": place,
