@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from canopy_pipeline.errors import MisuseError, PipelineError, with_remedy
+from canopy_pipeline.errors import MisuseError, PipelineError, needed, with_remedy
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
@@ -43,13 +43,7 @@ class DeltaSink(Sink):
     def __init__(self, out: Output, stream: str) -> None:
         """Raises MisuseError: deltalake is not there; a table has another layout, or would be elsewhere."""
         super().__init__(out)
-        try:
-            import deltalake
-        except ModuleNotFoundError as error:
-            raise MisuseError(
-                f"--format delta needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[delta]'"
-            ) from error
-        self._lake = deltalake
+        self._lake = needed("deltalake", "--format delta", "delta")
         self._root, self._options = _root(out)
         self._stream = f"canopy-tables-{stream}"
         # Before anything is written or committed.

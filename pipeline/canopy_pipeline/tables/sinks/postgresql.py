@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from canopy_pipeline.errors import AwayError, MisuseError, PipelineError
+from canopy_pipeline.errors import AwayError, MisuseError, PipelineError, needed
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
@@ -66,12 +66,7 @@ class PostgresSink(Sink):
         Raises:
             MisuseError: asyncpg is not there, or the address or a name cannot be used.
         """
-        try:
-            import asyncpg
-        except ModuleNotFoundError as error:
-            raise MisuseError(
-                f"--format postgresql needs {error.name}: in a clone of Canopy, pip install '.[postgresql]'"
-            ) from error
+        asyncpg = needed("asyncpg", "--format postgresql", "postgresql")
         parts = urlsplit(url)
         if parts.scheme not in ("postgresql", "postgres"):
             raise MisuseError("--database: give postgresql://USER@HOST:PORT/DATABASE")
