@@ -30,7 +30,7 @@ from canopy_pipeline.tables.lag import Lag, recorder_number
 from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
-from canopy_pipeline.tables.several import folders, namespace_of, place_of, unite
+from canopy_pipeline.tables.several import check_apart, folders, namespace_of, place_of, unite
 from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, POSTGRESQL, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
 
@@ -128,7 +128,7 @@ def run_all(
     one is empty (`several.folders`).
 
     Raises:
-        MisuseError: the mapping or an option is wrong.
+        MisuseError: the mapping or an option is wrong, or one record holds events of another.
         UnreadError: numbers are missing that were not read yet, and not `allow_gaps`.
         PipelineError: a segment cannot be read.
     """
@@ -144,6 +144,8 @@ def run_all(
                 if name not in jobs:
                     jobs[name] = stack.enter_context(_opened(source, place_of(output, name), mapping, chosen, name))
 
+        if len(sources) > 1:
+            check_apart(sources)
         open_new()
         if chosen.replace is not None:
             if len(jobs) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.pipeline.tables.sinks.postgresql_place import ask
 from tests.pipeline.tables.sinks.test_iceberg import closed, configured  # noqa: F401
 from tests.pipeline.tables.sinks.test_postgresql import Watched
 from tests.pipeline.tables.test_backfill import of_delta, of_iceberg, place
+from tests.support.runs import for_each
 
 BEFORE = """
 [tables.power]
@@ -118,6 +120,20 @@ def test_records_of_sites_have_the_names_of_their_folders(tmp_path: Path) -> Non
     sent(tmp_path / "other/north", "0d0d0d0d", 1, 10)
     with pytest.raises(MisuseError, match="a second record of the name north; name its folder otherwise"):
         tables(tmp_path, *sites, tmp_path / "other/north")
+
+
+@for_each("second", ["a part of it", "link", "copy"])
+def test_one_record_under_two_inputs_is_a_mistake(tmp_path: Path, second: str) -> None:
+    record, other = begun(tmp_path) / "record", tmp_path / "other"
+    if second == "a part of it":
+        other = record / "w0"
+    elif second == "link":
+        other.symlink_to(record)
+    else:
+        shutil.copytree(record, other)
+    with pytest.raises(MisuseError, match=r"is in another input already|the same record under two inputs"):
+        tables(tmp_path, record, other)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_a_broker_recorded_before_it_had_workers_stays_where_it_is(tmp_path: Path) -> None:
