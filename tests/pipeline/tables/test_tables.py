@@ -83,6 +83,17 @@ def test_every_format_becomes_a_table(plant: Path) -> None:
     )  # fmt: skip
 
 
+def test_an_output_may_have_any_name(plant: Path) -> None:
+    """What is a pattern to DuckDB is none in it; Delta's library takes some characters for those of an address."""
+    name = "it's {a} [b]*?"
+    tables(plant, name)
+    assert rows(plant / name, "temperature", "value") == [(21.5,)] * 3
+    for strange in ("a%20b", "[a]"):
+        with pytest.raises(MisuseError, match="--format delta: Delta's library cannot write to a path with "):
+            tables(plant, strange, TablesOptions(DELTA))
+        assert not (plant / strange / "_commits").exists()
+
+
 def test_a_bad_payload_is_a_dead_letter_with_its_reason_and_number(plant: Path) -> None:
     tables(plant)
     found = rows(plant / "out", "dead_letters", 'seq, client_id, topic, "table", reason, detail, payload')

@@ -10,6 +10,7 @@ then, by a commit that changes no row; those of before stay for a week, for read
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
@@ -25,6 +26,8 @@ from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, among, filled, rows
 from canopy_pipeline.tables.views import Versions
 
+_STRANGE: Final = re.compile(r"[%\[\]^|\\]")
+"""Characters of paths that are none to Delta's writer, which makes an address of a path."""
 MERGE_AFTER: Final = 100
 """Batches after which the small files of all tables are merged: each batch has made a file for each table and day."""
 
@@ -162,6 +165,8 @@ def _root(out: Output) -> tuple[str, dict[str, str] | None]:
         MisuseError: Delta's writer cannot be trusted there.
     """
     if out.place.local is not None:
+        if found := _STRANGE.search(str(out.place.local)):
+            raise MisuseError(f"--format delta: Delta's library cannot write to a path with {found[0]}: give another")
         return str(out.place.local), None
     if out.place.s3 is None:
         raise MisuseError("--format delta: --output must be a folder of this machine, or s3://BUCKET/PREFIX")
