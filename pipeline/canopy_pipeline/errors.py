@@ -77,8 +77,8 @@ class MisuseError(PipelineError):
     exit_code = MISUSED
 
 
-def needed(library: str, by: str, extra: str) -> Any:
-    """Import a library that an extra of Canopy's brings. `by`: what needs it, for people.
+def needed(library: str, by: str, install: str) -> Any:
+    """Import a library that an extra of Canopy's brings. `by`: what needs it, and `install`: the command, for people.
 
     Raises:
         MisuseError: it is not there.
@@ -86,9 +86,7 @@ def needed(library: str, by: str, extra: str) -> Any:
     try:
         return import_module(library)
     except ModuleNotFoundError as error:
-        raise MisuseError(
-            f"{by} needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[{extra}]'"
-        ) from error
+        raise MisuseError(f"{by} needs {error.name}: in a clone of Canopy run `make setup` or {install}") from error
 
 
 def foreseen() -> tuple[type[Exception], ...]:

@@ -46,7 +46,7 @@ class DeltaSink(Sink):
     def __init__(self, out: Output, stream: str) -> None:
         """Raises MisuseError: deltalake is not there; a table has another layout, or would be elsewhere."""
         super().__init__(out)
-        self._lake = needed("deltalake", "--format delta", "delta")
+        self._lake = needed("deltalake", "--format delta", "pip install '.[delta]'")
         self._root, self._options = _root(out)
         self._stream = f"canopy-tables-{stream}"
         # Before anything is written or committed.

@@ -49,7 +49,7 @@ class IcebergSink(Sink):
             PipelineError: the catalog does not answer.
         """
         super().__init__(out)
-        catalogs = needed("pyiceberg.catalog", "--format iceberg", "iceberg")
+        catalogs = needed("pyiceberg.catalog", "--format iceberg", "pip install '.[iceberg]'")
         self._stream = stream
         self._name = catalog
         self._namespace = namespace

@@ -66,7 +66,7 @@ class PostgresSink(Sink):
         Raises:
             MisuseError: asyncpg is not there, or the address or a name cannot be used.
         """
-        asyncpg = needed("asyncpg", "--format postgresql", "postgresql")
+        asyncpg = needed("asyncpg", "--format postgresql", "pip install '.[postgresql]'")
         parts = urlsplit(url)
         if parts.scheme not in ("postgresql", "postgres"):
             raise MisuseError("--database: give postgresql://USER@HOST:PORT/DATABASE")
