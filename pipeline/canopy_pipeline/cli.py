@@ -26,6 +26,7 @@ from canopy_pipeline.command_options import (
     close,
     existing,
     existing_file,
+    named,
     on_an_engine,
     say,
     seconds,
@@ -359,7 +360,13 @@ def retention(
 def upload(
     folder: FolderOption,
     output: Annotated[
-        str, typer.Option("--output", metavar="URL", help="Where the copy is: s3://BUCKET/PREFIX, or another folder.")
+        str,
+        typer.Option(
+            "--output",
+            metavar="URL",
+            help="Where the copy is: s3://BUCKET/PREFIX, or another folder.",
+            callback=named,
+        ),
     ],
     keep: Annotated[
         str | None,

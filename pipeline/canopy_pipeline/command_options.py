@@ -48,10 +48,17 @@ def tell(line: str) -> None:
     say(f"canopy: {line}")
 
 
+def named(param: CallbackParam, value: str) -> str:
+    """Refuse an empty place, as a variable that is not set leaves: it would be the present folder."""
+    if not value.strip():
+        fail(f"{param.opts[0]}: is empty; give a folder", MISUSED)
+    return value
+
+
 def existing(param: CallbackParam, value: Any) -> Any:
     """Refuse a folder of this machine that is not there, at once: Java takes seconds to start."""
     for path in [value] if isinstance(value, str) else value or ():
-        local = local_path(path)
+        local = local_path(named(param, path))
         if local is not None and not local.exists():
             fail(f"{param.opts[0]} {path}: no such folder", MISUSED)
     return value
@@ -72,7 +79,7 @@ InputOption = Annotated[
         callback=existing,
     ),
 ]
-OutputOption = Annotated[str, typer.Option("--output", metavar="DIR", help="Folder for the results.")]
+OutputOption = Annotated[str, typer.Option("--output", metavar="DIR", help="Folder for the results.", callback=named)]
 EngineOption = Annotated[
     str,
     typer.Option(
@@ -131,18 +138,23 @@ RunOption = Annotated[
 ]
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LONGEST: Final = 365_000
+"""Days: a calendar has a time so long before now, and so long after it."""
 
 
 def seconds(text: str, option: str) -> float:
     """A length of time as people write it (10s, 500ms, 2h), in seconds.
 
     Raises:
-        MisuseError: it is none.
+        MisuseError: it is none, or longer than a thousand years.
     """
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise MisuseError(f"{option} {text}: must be a number and a unit, such as 500ms, 10s, 5m, 2h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
+    length = float(found[1]) * _UNITS[found[2]]
+    if length > _LONGEST * _UNITS["d"]:
+        raise MisuseError(f"{option} {text}: must be at most {_LONGEST}d")
+    return length
 
 
 def spark_options(master: str | None, memory: str, conf: Sequence[str] | None, packages: str | None) -> SparkOptions:
@@ -229,7 +241,8 @@ def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
     if not fine:
         raise typer.Exit(FAILED)
     if not coverage.complete and not allow_gaps:
-        tell("exit code 3, since events are missing; with --allow-gaps it is 0")
+        why = "the record is not in order" if coverage.nothing_missing else "events are missing"
+        tell(f"exit code 3, since {why}; with --allow-gaps it is 0")
         raise typer.Exit(INCOMPLETE)
 
 
@@ -240,6 +253,8 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*arguments: Any, metrics: MetricsOption = None, **flags: Any) -> Any:
         if metrics is not None and not Path(metrics).absolute().parent.is_dir():
             fail(f"--metrics {metrics}: its folder is not there", MISUSED)
+        if metrics is not None and Path(metrics).is_dir():
+            fail(f"--metrics {metrics}: is a folder; give a file", MISUSED)
         with job_metrics.measured(command.__name__, metrics):
             try:
                 return command(*arguments, **flags)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -74,6 +75,18 @@ class MisuseError(PipelineError):
     """The command line, or an option of the data source, is wrong."""
 
     exit_code = MISUSED
+
+
+def needed(library: str, by: str, install: str) -> Any:
+    """Import a library that an extra of Canopy's brings. `by`: what needs it, and `install`: the command, for people.
+
+    Raises:
+        MisuseError: it is not there.
+    """
+    try:
+        return import_module(library)
+    except ModuleNotFoundError as error:
+        raise MisuseError(f"{by} needs {error.name}: in a clone of Canopy run `make setup` or {install}") from error
 
 
 def foreseen() -> tuple[type[Exception], ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from canopy_pipeline.errors import MisuseError, PipelineError
@@ -24,30 +24,46 @@ def begin(place: Storage) -> None:
         place.remove(name)
 
 
-def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
-    """Refuse a folder that cannot be written to, or that is part of an input: its tables would be read as events.
+def check_apart(inputs: Sequence[str], output: str) -> None:
+    """Refuse a folder that is an input, or lies in one: what is written there would be read as events.
 
     Raises:
-        MisuseError: it is a file, or lies in an input.
-        PipelineError: it cannot be written to.
+        MisuseError: it does.
     """
     place = local_path(output)
     for path in inputs:
         root = local_path(path)
         if place is not None and root is not None:
-            inside = place.resolve().is_relative_to(root.resolve())
+            # By the folders themselves: a link, or a mount, gives one a second name.
+            own = place.resolve()
+            inside = root.exists() and any(each.exists() and each.samefile(root) for each in (own, *own.parents))
         else:
             inside = f"{output.rstrip('/')}/".startswith(f"{path.rstrip('/')}/")
         if inside:
-            raise MisuseError(f"{option} {output}: lies in --input {path} and would be read as events; give another")
+            raise MisuseError(f"--output {output}: lies in --input {path} and would be read as events; give another")
+
+
+def check(inputs: Sequence[str], output: str, tables: Iterable[str] = ()) -> None:
+    """Refuse a folder that cannot be written to, or that is part of an input.
+
+    `tables`: the folders below it that the job replaces. An input that has such a name there would be lost.
+
+    Raises:
+        MisuseError: it is a file, or lies in an input; an input is one of the tables.
+        PipelineError: it cannot be written to.
+    """
+    check_apart(inputs, output)
+    for table in tables:
+        check_apart(inputs, f"{output.rstrip('/')}/{table}")
+    place = local_path(output)
     if place is None:
         return
     # The folder itself is made with its first table.
     there = next(above for above in (place, *place.absolute().parents) if above.exists())
     if not there.is_dir():
-        raise MisuseError(f"{option} {output}: {there} is a file; give a folder")
+        raise MisuseError(f"--output {output}: {there} is a file; give a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise PipelineError(f"{option} {output}: {there} cannot be written to; give another, or its permission")
+        raise PipelineError(f"--output {output}: {there} cannot be written to; give another, or its permission")
 
 
 def finish(place: Storage, summary: dict[str, Any], page: str | None = None) -> None:

@@ -91,11 +91,6 @@ def test_every_job_has_metrics_and_a_dry_run_has_changed_nothing(
     assert read(tmp_path / "job.prom")[name] > 0
 
 
-def test_a_folder_that_is_not_there_is_a_line(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["retention", "--input", str(tmp_path), "--metrics", "/no/such/folder/a.prom"])
-    assert (done.exit_code, done.stderr) == (2, "canopy: --metrics /no/such/folder/a.prom: its folder is not there\n")
-
-
 def test_labels_are_escaped_and_every_metric_has_its_help(tmp_path: Path) -> None:
     metrics = JobMetrics("tables", tmp_path / "a.prom")
     metrics.note("tables_rows", 1, table='a"b\\c\nd')

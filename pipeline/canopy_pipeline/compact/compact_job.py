@@ -14,11 +14,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ import pyarrow.parquet as pq
 
 from canopy_mqtt.record.files.current_files import is_merged
 from canopy_mqtt.record.files.row_groups import RowGroups
+from canopy_mqtt.record.files.segment import Contents
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.chosen_files import choose
@@ -180,14 +180,23 @@ def put(
     `about` goes into the manifest beside what is known of the others.
     """
     draft = record.storage.draft(place, UNFINISHED)
-    first = next(rows)
+    first, contents = next(rows), Contents()
     with record.storage.open(draft) as stream, RowGroups(stream, first.schema) as written:
-        written.add(first)
-        for table in rows:
+        for table in chain([first], rows):
             written.add(table)
+            contents.add(table)
     content = record.storage.read(draft)
-    digest = hashlib.sha256(content).hexdigest()
-    said = {**_manifest(group, place, len(content), digest, now), **about}
+    runs = (run for segment in group for run in segment.said.get("runs") or [segment.said.get("run_id")])
+    erased = [note for segment in group for note in erasures(segment.said)]
+    said = {
+        **contents.manifest(place, len(content), hashlib.sha256(content).hexdigest()),
+        "runs": list(dict.fromkeys(runs)),
+        # What one of them replaces must not come back when that one is gone.
+        "replaces": [place for segment in group for place in (*segment.replaces, segment.place)],
+        "merged_at": now.isoformat(timespec="microseconds"),
+        **({"erased": erased} if erased else {}),
+        **about,
+    }
     record.storage.publish(draft, place)
     record.storage.write(manifest_of(place), json.dumps(said).encode())
     return len(content)
@@ -227,33 +236,6 @@ def opened(record: RecordFolder, segment: Segment) -> Any:
             f"{where}: {file.metadata.num_rows} rows, and its manifest says {segment.rows}; left as it is"
         )
     return file
-
-
-def _manifest(group: Sequence[Segment], place: str, size: int, digest: str, now: datetime) -> dict[str, Any]:
-    kinds: Counter[str] = Counter()
-    for segment in group:
-        kinds.update(segment.said.get("kinds") or {})
-    first = min(group, key=lambda segment: segment.first)
-    last = max(group, key=lambda segment: segment.last)
-    return {
-        "format": 1,
-        "segment": place,
-        "run_id": group[0].said.get("run_id"),
-        "runs": list(dict.fromkeys(segment.said.get("run_id") for segment in group)),
-        "rows": sum(segment.rows for segment in group),
-        "from_seq": group[0].from_seq,
-        "to_seq": group[-1].to_seq,
-        "first_ts": first.said["first_ts"],
-        "last_ts": last.said["last_ts"],
-        "kinds": dict(kinds),
-        "bytes": size,
-        "sha256": digest,
-        "gaps": [gap for segment in group for gap in segment.said.get("gaps") or ()],
-        # What one of them replaces must not come back when that one is gone.
-        "replaces": [place for segment in group for place in (*segment.replaces, segment.place)],
-        "merged_at": now.isoformat(timespec="microseconds"),
-        **({"erased": erased} if (erased := [note for segment in group for note in erasures(segment.said)]) else {}),
-    }
 
 
 def _remove(record: RecordFolder, outcome: CompactOutcome, dry_run: bool, before: datetime) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -159,7 +158,6 @@ def _erase(
     file = opened(record, segment)
     lost = [(first, last) for first, last, _ in recorded_gaps(segment.said)]
     outcome.reached.extend(sorted([*lost, (segment.from_seq, segment.to_seq)]))
-    kinds: Counter[str] = Counter()
     masks = []
     for batch in file.iter_batches(BATCH, columns=CHOSEN_BY):
         mask = chosen.mask(batch, outcome.erased)
@@ -167,7 +165,6 @@ def _erase(
         outcome.erased.extend(Numbers.of(batch["seq"].filter(erased)))
         outcome.times.append(batch.select(["seq", "ts"]).filter(erased))
         outcome.arrived += pc.and_(pc.equal(batch["kind"], ARRIVE), pc.invert(mask)).true_count
-        kinds.update(pc.if_else(mask, ERASED, batch["kind"]).to_pylist())
         masks.append(mask)
     mask = pa.concat_arrays(masks)
     if not mask.true_count:
@@ -183,7 +180,7 @@ def _erase(
         "topics": list(chosen.topics),
         "clients": list(chosen.clients),
     }
-    about = {"erased": [*erasures(segment.said), note], "kinds": dict(kinds), "single": not merged(segment)}
+    about = {"erased": [*erasures(segment.said), note], "single": not merged(segment)}
     put(record, [segment], merged_name([segment]), _blank(file, mask), about, now)
 
 

@@ -29,6 +29,7 @@ COLUMNS: Final = (
     "seq", "kind", "run_id", "client_id", "topic", "qos", "topic_filter", "no_local", "reason", "n", "ref_seq",
     "from_seq", "to_seq",
 )  # fmt: skip
+TABLES: Final = (differ.MISSING, differ.UNEXPECTED, differ.WRONG)
 EXAMPLES: Final = 100
 """Differences of a kind that the page shows; all of them are in the tables."""
 FOUND: Final = Schema(outcome="string", **differ.DIFFERENCES)
@@ -48,7 +49,7 @@ def run(
         MisuseError: there is no such folder or run.
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
-    check(inputs, output)
+    check(inputs, output, TABLES)
     place = storage(spark, output)
     with reading():
         coverage = covering(Choice(since=since, until=until))
@@ -61,7 +62,7 @@ def run(
         outcome.coverage = coverage
         if outcome.lost:
             lose(outcome, asked(table, coverage.since), run_id)
-        for name in (differ.MISSING, differ.UNEXPECTED, differ.WRONG):
+        for name in TABLES:
             chosen = found.where(f.col("outcome") == name).drop("outcome")
             chosen.write.mode("overwrite").parquet(place.at(name))
         finish(place, outcome.summary(), page(outcome, examples(found)).html())

@@ -7,6 +7,7 @@ said, and what the recommended set costs is then counted over all topics.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -60,9 +61,9 @@ def run(
     """
     if max_filters is not None and max_filters < 1:
         raise MisuseError(f"--max-filters {max_filters}: must be at least 1")
-    if headroom < 0:
+    if not 0 <= headroom < math.inf:
         raise MisuseError(f"--headroom {headroom:g}: must be a percentage of 0 or more")
-    check([*inputs, *traffic], output)
+    check([*inputs, *traffic], output, ["curve"])
     place = storage(spark, output)
     begin(place)
     plans = []

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from canopy_mqtt.words import counted
+
 if TYPE_CHECKING:
     from canopy_mqtt.pages import Page
 
@@ -79,6 +81,11 @@ class Coverage:
         return not self.kinds
 
     @property
+    def nothing_missing(self) -> bool:
+        """True if nothing can be missing; files may be there twice, or where they do not belong."""
+        return self.kinds.keys() <= _HARMLESS
+
+    @property
     def share(self) -> float:
         """The missing events, in per cent of those and the ones that were read."""
         return 100.0 * self.missing / (self.missing + self.events) if self.missing else 0.0
@@ -142,18 +149,18 @@ class Coverage:
 
     def headline(self) -> str:
         """Say in a line if everything was read."""
-        several = "" if self.segments == 1 else "s"
         read = (
-            f"{self.events:,} events in {self.segments:,} segment{several} read"
+            f"{counted(self.events, 'event')} in {counted(self.segments, 'segment')} read"
             if self.events
-            else f"{self.segments:,} file{several} read"
+            else f"{counted(self.segments, 'file')} read"
         )
         if self.complete:
             ends = " and ".join(f"{each:,}" for each in self.up_to)
             text = f"the record is complete{f' up to number {ends}' if ends else ''}: {read}"
         elif self.missing:
-            text = f"the record is INCOMPLETE: {read}, {self.missing:,} are missing ({self.share:.1f} %)"
-        elif self.kinds.keys() <= _HARMLESS:
+            missing = f"{self.missing:,} {'is' if self.missing == 1 else 'are'}"
+            text = f"the record is INCOMPLETE: {read}, {missing} missing ({self.share:.1f} %)"
+        elif self.nothing_missing:
             text = f"the record is NOT IN ORDER: {read}, none is missing"
         else:
             text = f"the record is INCOMPLETE: {read}, and nobody can say how many are missing"

@@ -39,6 +39,7 @@ LOG: Final = "_delta_log"
 
 _FOLDER: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
+_LARGEST: Final = 1 << 62
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -46,12 +47,13 @@ def size(text: str, option: str) -> int:
     """A number of bytes as people write it (500k, 128m, 10g; 1k is 1024).
 
     Raises:
-        MisuseError: it is none.
+        MisuseError: it is none, or more than any disk has.
     """
     found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    number = 0.0 if found is None else float(found[1]) * _UNITS[found[2].lower()]
+    if found is None or number > _LARGEST:
         raise MisuseError(f"{option} {text}: must be a size, such as 500k, 128m or 10g")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(number)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class RecordFolder:
         try:
             self.storage = storage(None, path)
         except OSError as error:
-            raise MisuseError(f"--input {path}: {error}") from error
+            raise MisuseError(f"--input {error}") from error
         try:
             there = self.storage.is_folder()
         except OSError as error:

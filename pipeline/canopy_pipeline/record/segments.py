@@ -89,7 +89,7 @@ def find(
     corrupt: list[str] = []
     whole = 0
     wanted = covering(choice)
-    held = _InputCheck()
+    held = InputCheck()
     for path in folders(spark, inputs):
         place = storage(spark, path)
         said = manifests(place)
@@ -134,7 +134,7 @@ def folders(spark: SparkSession | None, inputs: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(folder for path in inputs for folder in parts(spark, path)))
 
 
-class _InputCheck:
+class InputCheck:
     """Checks that the inputs of a job hold no event twice, by links, copies, or copies that were merged."""
 
     def __init__(self) -> None:

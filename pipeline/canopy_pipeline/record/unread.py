@@ -20,6 +20,7 @@ from canopy_pipeline.record.chosen_files import ChosenFiles, choose
 from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.manifests import manifests, numbers
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.record.parts import own
 from canopy_pipeline.record.segments import fault
 from canopy_pipeline.runtime.storage import File, Storage, local_path
 
@@ -173,7 +174,7 @@ class Unread:
     def _chosen(self) -> tuple[dict[str, File], ChosenFiles]:
         """Return all segments, and those that count."""
         # Segments first: who removes one begins with its manifest.
-        there = {file.place: file for file in self.recorded.files(".parquet")}
+        there = own({file.place: file for file in self.recorded.files(".parquet")})
         said = manifests(self.recorded, self._known)
         self._known = said.said
         return there, choose(said, {place: file.size for place, file in there.items()}, self.recorded)

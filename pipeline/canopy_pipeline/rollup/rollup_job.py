@@ -19,7 +19,7 @@ from canopy_pipeline.record.events_schema import GAP, PUBLISH
 from canopy_pipeline.record.segments import Choice, Say, covering, events, moment, reading, unsaid
 from canopy_pipeline.rollup.latency import AUTO, NONE, columns, timed
 from canopy_pipeline.rollup.rollup_page import Totals, by_second, page
-from canopy_pipeline.rollup.rollup_tables import Hours, PageRows, Tables
+from canopy_pipeline.rollup.rollup_tables import TABLES, Hours, PageRows, Tables
 from canopy_pipeline.rollup.rollup_transforms import PUBLISHES, counters, latencies
 from canopy_pipeline.runtime.engine import f
 
@@ -69,7 +69,7 @@ def run(
         PipelineError: there is nothing to read, or it cannot be read.
     """
     wanted = columns(latency)
-    check(inputs, output)
+    check(inputs, output, TABLES)
     tables = Tables(spark, output)
     hours = _hours(choice or Choice()) if update else Hours()
     only = replace(choice or Choice(), kinds=(PUBLISH, GAP))

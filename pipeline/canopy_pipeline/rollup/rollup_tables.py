@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MINUTES: Final = "minutes"
 HOURS: Final = "hours"
 PUBLISHERS: Final = "publishers"
+TABLES: Final = (MINUTES, HOURS, PUBLISHERS)
 STAGING: Final = "_staging-"
 
 PARTITION: Final = ("date", "hour", "part")

@@ -80,7 +80,9 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
 
     scheme, _, rest = path.partition(":")
     if scheme.lower() in _S3:
-        root = rest.lstrip("/").rstrip("/")
+        root = rest.strip("/")
+        if not root:
+            raise OSError(f"{path}: names no bucket; give {scheme}://BUCKET/PREFIX")
         return _s3(root.partition("/")[0], _s3_settings(spark)), root
     try:
         system, root = fs.FileSystem.from_uri(path)
@@ -115,7 +117,7 @@ def _s3(bucket: str, settings: tuple[tuple[str, str], ...]) -> Any:
     options: dict[str, Any] = dict(settings)
     if not options.keys() & {"endpoint_override", "region"}:
         # Nobody could be asked: the client's own guess.
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             options["region"] = fs.resolve_s3_region(bucket)
     return fs.S3FileSystem(request_timeout=PATIENCE, connect_timeout=PATIENCE, **options)
 

@@ -21,6 +21,7 @@ from canopy_pipeline.errors import GoneError, MisuseError
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.manifests import manifests, numbers, times
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.record.parts import own
 from canopy_pipeline.record.segments import moment
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.births import Births, newest
@@ -52,7 +53,8 @@ class Range:
         numbered = isinstance(made.begin, int) and isinstance(made.end, int) and made.begin > made.end
         timed = isinstance(made.begin, datetime) and isinstance(made.end, datetime) and made.begin >= made.end
         if numbered or timed or 0 in (made.begin, made.end):
-            raise MisuseError(f"--from {begin} --to {end}: an empty range; numbers begin with 1, and --to comes later")
+            given = " ".join(f"{name} {text}" for name, text in (("--from", begin), ("--to", end)) if text is not None)
+            raise MisuseError(f"{given}: an empty range; numbers begin with 1, and --to comes later")
         return made
 
     def numbers(self, recorded: Storage, through: int) -> tuple[int, int]:
@@ -87,7 +89,7 @@ def _bound(text: str | None, option: str) -> int | datetime | None:
 def _held(recorded: Storage, since: datetime | None, until: datetime | None) -> list[tuple[int, int]]:
     """Return the first and the last number of the events from `since` to before `until` in each segment."""
     said = manifests(recorded)
-    there = {file.place: file.size for file in recorded.files(".parquet")}
+    there = own(recorded.listed(".parquet"))
     chosen = choose(said, there, recorded)
     found = []
     for place in {*chosen.read, *(said.said.keys() - said.gone - chosen.found.keys())}:

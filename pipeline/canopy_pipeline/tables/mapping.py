@@ -258,8 +258,9 @@ class _Loader:
         return _content(self.file.parent / name, f"{self.file}: tables.{self.name}.{key}")
 
     def plan(self, table: Any) -> Plan:
-        if not _NAMED.fullmatch(self.name) or self.name == DEAD_LETTERS:
-            raise self._wrong("", "use lower-case letters, digits and _ for its name, and not dead_letters")
+        # The folders of an output that are no tables begin with `_`, and many readers pass over such ones.
+        if not _NAMED.fullmatch(self.name) or self.name.startswith("_") or self.name == DEAD_LETTERS:
+            raise self._wrong("", "use lower-case letters, digits and _ after a letter for its name, not dead_letters")
         schema, message, framing = b"", "", getattr(table, "framing", "none")
         schemas: tuple[tuple[int, bytes], ...] = ()
         columns = table.fixed or tuple(each.column(name) for name, each in table.columns.items())

@@ -12,7 +12,7 @@ import json
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,6 +85,10 @@ class Sink(ABC):
         """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
         than those."""
 
+    def gone(self) -> list[str]:
+        """Return the tables that have rows by the last commit, and are not there. Raises AwayError, PipelineError."""
+        return []
+
     def versions(self) -> Versions:
         """Return the folders of each table, with their columns, for views; empty where a catalog names the tables."""
         return {}
@@ -110,6 +114,19 @@ class Sink(ABC):
     def named(self, table: str, column: str) -> str:
         """Return the words for a column of a table."""
         return f"{self.out.where()}/{table}: its column {column}"
+
+    def staged(self, places: Iterable[str]) -> set[str]:
+        """Return the files that are in the folders of these staged ones: a call for each folder."""
+        folders = {place.rpartition("/")[0] for place in places}
+        return {f"{folder}/{name}" for folder in folders for name in self.place.names(folder)}
+
+    def check_staged(self, table: str, files: Sequence[tuple[str, str]]) -> None:
+        """Raise PipelineError if a table lacks a batch whose files (day and place) are no longer staged: it had it."""
+        if {place for _, place in files} - self.staged(place for _, place in files):
+            raise PipelineError(
+                f"{table}: lacks rows that were written to it: somebody removed the table, or put another in its "
+                "place; put it back, or give another --output"
+            )
 
     def check(self, table: str, there: Mapping[str, str]) -> None:
         """Refuse a table that somebody gave another layout; `there`: the types of its columns.

@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from canopy_pipeline.errors import MisuseError
-from canopy_pipeline.record.parts import parts
+from canopy_pipeline.record.chosen_files import choose
+from canopy_pipeline.record.manifests import manifests
+from canopy_pipeline.record.parts import own, parts
+from canopy_pipeline.record.segments import InputCheck
 from canopy_pipeline.runtime.storage import storage
 from canopy_pipeline.tables.output import IDENTITY, Sink
 from canopy_pipeline.tables.sinks.postgresql import PostgresSink
@@ -43,6 +46,25 @@ def folders(sources: Sequence[str], output: str) -> dict[str, str]:
     if "" not in found and storage(None, output).names("").count(IDENTITY):
         raise MisuseError(f"--output {output}: has the tables of a single record; give another folder for several")
     return found
+
+
+def check_apart(sources: Sequence[str]) -> None:
+    """Refuse records of which one holds events of another: their rows would be there twice.
+
+    Raises:
+        MisuseError: they do.
+    """
+    held, seen = InputCheck(), set[str]()
+    for source in sources:
+        for folder in parts(None, source):
+            if folder in seen:
+                raise MisuseError(f"--input {source}: {folder} is in another input already")
+            seen.add(folder)
+            place = storage(None, folder)
+            files = own({file.place: file for file in place.files(".parquet")})
+            chosen = choose(manifests(place), {each: file.size for each, file in files.items()}, place)
+            for each in chosen.read:
+                held.take(folder, files[each], chosen.about(each))
 
 
 def place_of(output: str, name: str) -> str:

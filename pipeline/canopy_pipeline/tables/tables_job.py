@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
-from canopy_pipeline.errors import AwayError, GoneError, MisuseError, UnreadError
+from canopy_pipeline.errors import AwayError, GoneError, MisuseError, PipelineError, UnreadError
 from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
 from canopy_pipeline.record.number_set import Numbers
@@ -30,7 +30,7 @@ from canopy_pipeline.tables.lag import Lag, recorder_number
 from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
-from canopy_pipeline.tables.several import folders, namespace_of, place_of, unite
+from canopy_pipeline.tables.several import check_apart, folders, namespace_of, place_of, unite
 from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, POSTGRESQL, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
 
@@ -128,7 +128,7 @@ def run_all(
     one is empty (`several.folders`).
 
     Raises:
-        MisuseError: the mapping or an option is wrong.
+        MisuseError: the mapping or an option is wrong, or one record holds events of another.
         UnreadError: numbers are missing that were not read yet, and not `allow_gaps`.
         PipelineError: a segment cannot be read.
     """
@@ -144,6 +144,8 @@ def run_all(
                 if name not in jobs:
                     jobs[name] = stack.enter_context(_opened(source, place_of(output, name), mapping, chosen, name))
 
+        if len(sources) > 1:
+            check_apart(sources)
         open_new()
         if chosen.replace is not None:
             if len(jobs) > 1:
@@ -261,9 +263,16 @@ class _Job:
             say(f"behind the recorder by {lag:.1f} s: {SLOW}" if self._behind else "no more behind than --max-lag")
 
     def _resume(self) -> None:
-        """Complete what an earlier run, or an earlier attempt of this one, has begun."""
+        """Complete what an earlier run, or an earlier attempt of this one, has begun. Raises PipelineError: somebody
+        removed a table."""
         self.sink.begin()
         self.out.load(self.sink)
+        for table in sorted(self.sink.gone()):
+            had = counted(self.out.done.rows[table], "row")
+            raise PipelineError(
+                f"{self.out.output}: the table {table} is gone, which had {had}: put it back, or begin again "
+                "with another --output"
+            )
         if self.sink.stale():
             # Killed in the midst of it.
             self.finish()

@@ -6,6 +6,7 @@ rows has no view, since some readers refuse a folder without files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,11 +48,14 @@ def views(
         for folder, version in parts.items():
             which = of_record(folder) if record else ""
             place = f"{output}/{folder}".replace("'", "''")
+            # A pattern, in which the folder's own name has none.
+            files = re.sub(r"([*?\[])", r"[\1]", place)
             rows = (
-                f"delta_scan('{place}')" if delta else f"read_parquet('{place}/*/*.parquet', hive_partitioning = true)"
+                f"delta_scan('{place}')" if delta else f"read_parquet('{files}/*/*.parquet', hive_partitioning = true)"
             )
             duckdb.append(f"SELECT {which}{_names(schema, version, _DUCKDB)} FROM {rows}")
             place = f"{output}/{folder}".replace("`", "``")
+            place = place if delta else re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", place)
             names = _names(schema, version, _SPARK).replace('"', "`")
             spark.append(f"SELECT {which}{names} FROM {'delta' if delta else 'parquet'}.`{place}`")
         made["duckdb"] += f"CREATE OR REPLACE VIEW {_quoted(name)} AS {' UNION ALL '.join(duckdb)};\n"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOT: Final = 100
+TABLES: Final = ("tree", "hot", "explosions")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def run(
     """
     if hottest < 1:
         raise MisuseError(f"--hot {hottest}: must be at least 1")
-    check(inputs, output)
+    check(inputs, output, TABLES)
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     coverage = covering(only)
     place = storage(spark, output)

@@ -27,6 +27,7 @@ from canopy_mqtt.record.files.parts import has_own, part_names
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
 from canopy_pipeline.errors import AWAY, MisuseError, PipelineError, in_a_line
+from canopy_pipeline.outputs import check_apart
 from canopy_pipeline.record.manifests import REMOVED
 from canopy_pipeline.record.record_folder import RecordFolder, Segment, manifest_of, record_folders
 from canopy_pipeline.retention import retention_job
@@ -162,13 +163,14 @@ def run(
     `keep`: remove here what is there and older; None: remove nothing. `say` is told what happens, in lines for people.
 
     Raises:
-        MisuseError: there is no such folder on this machine, or the copy is of another record.
+        MisuseError: there is no such folder on this machine, the copy is of another record, or would be in this one.
         PipelineError: another upload or job is at work, or a manifest cannot be read.
         OSError: the other place cannot be reached; with `follow` it is tried again.
     """
     folder = local_path(path)
     if folder is None:
         raise MisuseError(f"--input {path}: not a folder of this machine, where a recorder writes")
+    check_apart([path], to)
     record_folders(path)
     copies: dict[str, Copy] = {}
     pause = 0.0

@@ -23,7 +23,6 @@ from canopy_pipeline.record.record_folder import RecordFolder, Segment, size
 from canopy_pipeline.record.segments import events
 from tests.pipeline.folder import NOW, manifests, record, seen
 from tests.pipeline.recorded import beside
-from tests.support.runs import for_each
 
 HOUR = timedelta(hours=1)
 NONE = timedelta(0)
@@ -146,21 +145,6 @@ def test_two_at_once_are_refused_and_spark_reads_what_is_merged(spark: SparkSess
     assert told.exit_code == 0, told.output
     assert "merged 0 segments into 0" in told.stdout
     assert [row["seq"] for row in events(spark, [str(tmp_path)]).orderBy("seq").collect()] == before
-
-
-@for_each(
-    ("arguments", "why"),
-    [
-        (["--input", "/nowhere/at/all"], "no such folder"),
-        (["--input", ".", "--target-size", "much"], "--target-size much: must be a size"),
-        (["--input", ".", "--older-than", "old"], "--older-than old: must be a number and a unit"),
-    ],
-)
-def test_misuse_is_one_line(arguments: list[str], why: str) -> None:
-    told = CliRunner().invoke(app, ["compact", *arguments])
-    assert told.exit_code == 2
-    assert why in told.stderr
-    assert len(told.stderr.splitlines()) == 1
 
 
 def test_sizes_are_read_as_people_write_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import threading
@@ -117,16 +116,6 @@ def test_a_state_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(SpoolError, match=r"state\.json: is no state of a spool; move the folder away"):
         Spool(tmp_path, "c")
-
-
-def test_filters_are_remembered(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, "c")
-    spool.note("filters", ["a/#", "b"])
-    spool.close()
-    assert json.loads((tmp_path / "state.json").read_text())["filters"] == ["a/#", "b"]
-    spool = Spool(tmp_path, "c")
-    assert spool.filters == ("a/#", "b")
-    spool.close()
 
 
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:

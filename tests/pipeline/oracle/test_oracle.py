@@ -253,11 +253,6 @@ def test_the_command_says_what_it_found_and_ends_with_1(tmp_path: Path) -> None:
     assert [(row["topic"], row["client_id"], row["topic_filter"]) for row in missing] == [("a", "s", "a")]
 
 
-def test_what_is_not_there_is_misuse(tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, ["oracle", "--input", str(tmp_path / "none"), "--output", str(tmp_path)])
-    assert said.exit_code == 2
-
-
 def snapshot(toy: Toy) -> int:
     """All subscriptions, told again."""
     begun = toy.seq

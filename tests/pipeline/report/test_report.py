@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from canopy_mqtt.pages import Page
 from canopy_pipeline.cli import app
-from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.events_schema import CONNECT, GAP, PUBLISH
 from canopy_pipeline.report import report_job
 from canopy_pipeline.report.picture import Picture, _clients, _messages
@@ -83,12 +83,6 @@ def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, mon
     source = tmp_path / "record"
     source.mkdir()
     assert CliRunner().invoke(app, ["report", "--input", str(source), "--output", str(out)]).exit_code == 1
-
-
-def test_what_is_misuse_is_said_before_any_job(duck: SparkSession, tmp_path: Path) -> None:
-    record = story(tmp_path / "record", False)
-    with pytest.raises(MisuseError, match="lies in --input"):
-        report_job.run(duck, [record], f"{record}/out")
 
 
 def test_what_was_not_recorded_is_left_out(duck: SparkSession, tmp_path: Path) -> None:

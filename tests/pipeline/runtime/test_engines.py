@@ -32,7 +32,6 @@ from canopy_pipeline.tree import tree_transforms
 from tests.pipeline.oracle.toy import Toy
 from tests.pipeline.recorded import BEGIN, Story
 from tests.pipeline.rollup.stories import traffic
-from tests.support.runs import for_each
 
 Job = Callable[[SparkSession, Path, Path], Any]
 
@@ -194,25 +193,6 @@ def test_auto_takes_duckdb_for_small_records_of_this_machine(tmp_path: Path, mon
         assert chosen("auto", [record], "out") == SPARK
         with pytest.raises(PipelineError, match=r"needs DuckDB: .*pip install"):
             chosen("duckdb", [record], "out")
-
-
-@for_each(
-    ("arguments", "why"),
-    [
-        (["--engine", "polars"], "--engine polars: must be one of auto, spark, duckdb"),
-        (["--engine", "duckdb", "--master", "local[2]"], "are for Spark; leave them out"),
-        (
-            ["--engine", "duckdb", "--output", "s3a://bucket/out"],
-            "s3a://bucket/out is not a folder of this machine",
-        ),
-        (["--engine", "duckdb", "--driver-memory", "much"], "--driver-memory much: must be a size"),
-    ],
-)
-def test_what_duckdb_cannot_do_is_misuse(arguments: list[str], why: str, tmp_path: Path) -> None:
-    record = whole(tmp_path / "record")
-    told = CliRunner().invoke(app, ["rollup", "--input", str(record), "--output", str(tmp_path / "out"), *arguments])
-    assert told.exit_code == 2, told.output
-    assert why in told.stderr
 
 
 @pytest.mark.parametrize(

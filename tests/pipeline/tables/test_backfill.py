@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -349,6 +350,25 @@ def test_other_tables_and_days_stay(tmp_path: Path) -> None:
     assert outcome.rows == whole.rows
     assert outcome.done.dead == whole.done.dead
     assert {name: read(tmp_path / "out", PARQUET, name, "* exclude (date)") for name in names} == before
+
+
+@pytest.mark.parametrize("format_", [DELTA, ICEBERG, POSTGRESQL])
+def test_a_table_that_somebody_removed_is_a_line_and_not_begun_again(tmp_path: Path, format_: str) -> None:
+    """Its later rows alone would be taken for all."""
+    begun(tmp_path, format_)
+    told = Story(first_seq=13)
+    told.publish("c", "elsewhere", b"")
+    told.write(tmp_path / "record")
+    assert tables(tmp_path, format_).done.through == 13
+    if format_ == DELTA:
+        shutil.rmtree(tmp_path / "out/power")
+    elif format_ == ICEBERG:
+        pyiceberg.catalog.load_catalog("plant").drop_table("canopy.power")
+    else:
+        ask(tmp_path, "drop table power")
+    for wanted in (None, Range(1, 5)):
+        with pytest.raises(PipelineError, match="the table power is gone, which had 11 rows: put it back"):
+            tables(tmp_path, format_, replace=wanted)
 
 
 def test_folders_of_others_in_the_output_stay(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ MISTAKES = {
     JSON + 'event_time = "x"\ncolumns.x = "int64"': "tables.t.event_time: x is not a column of type timestamp",
     JSON + 'late = "soon"\ncolumns.x = "int64"': "tables.t.late: late soon: must be a number and a unit",
     '[tables.dead_letters]\nfilter = "a"\nformat = "text"': "tables.dead_letters: use lower-case letters",
+    '[tables._commits]\nfilter = "a"\nformat = "text"': "tables._commits: use lower-case letters, digits and _ after a",
     "[limits]\ndepth = 0\n" + TABLE + 'format = "text"': "limits.depth: Input should be greater than or equal to 1",
     "[limits]\ncolumns = 1\n" + JSON + 'columns.x = "int64"\ncolumns.y = "int64"': "limits.columns is 1",
     TABLE + 'format = "avro"\nschema = "none.avsc"': "tables.t.schema: ",

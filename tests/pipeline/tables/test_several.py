@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
+from canopy_mqtt.words import counted
 from canopy_pipeline.cli import app
 from canopy_pipeline.errors import MisuseError, UnreadError
 from canopy_pipeline.tables.backfill import Range
@@ -20,6 +22,7 @@ from tests.pipeline.tables.sinks.postgresql_place import ask
 from tests.pipeline.tables.sinks.test_iceberg import closed, configured  # noqa: F401
 from tests.pipeline.tables.sinks.test_postgresql import Watched
 from tests.pipeline.tables.test_backfill import of_delta, of_iceberg, place
+from tests.support.runs import for_each
 
 BEFORE = """
 [tables.power]
@@ -119,12 +122,30 @@ def test_records_of_sites_have_the_names_of_their_folders(tmp_path: Path) -> Non
         tables(tmp_path, *sites, tmp_path / "other/north")
 
 
+@for_each("second", ["a part of it", "link", "copy"])
+def test_one_record_under_two_inputs_is_a_mistake(tmp_path: Path, second: str) -> None:
+    record, other = begun(tmp_path) / "record", tmp_path / "other"
+    if second == "a part of it":
+        other = record / "w0"
+    elif second == "link":
+        other.symlink_to(record)
+    else:
+        shutil.copytree(record, other)
+    with pytest.raises(MisuseError, match=r"is in another input already|the same record under two inputs"):
+        tables(tmp_path, record, other)
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_a_broker_recorded_before_it_had_workers_stays_where_it_is(tmp_path: Path) -> None:
     sent(tmp_path / "record", "0d0d0d0d", 1, 5)
     mapping(tmp_path / "maps", BEFORE)
     tables(tmp_path)
     begun(tmp_path)
-    tables(tmp_path)
+    # The files of the workers lie below the folder of the first, and are not its own.
+    assert [each.coverage.lines()[0] for each in tables(tmp_path).values()] == [
+        f"the record is complete up to number {end}: {counted(events, 'event')} in {counted(segments, 'segment')} read"
+        for end, events, segments in ((1, 1, 1), (2, 2, 2), (4, 4, 4))
+    ]
     assert rows(tmp_path / "out") == [("", 1, 5), *EXPECTED]
     with pytest.raises(MisuseError, match="has the tables of a single record; give another folder for several"):
         tables(tmp_path, tmp_path / "record/w0", tmp_path / "record/w1")
@@ -139,7 +160,7 @@ def test_each_has_its_own_gaps(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["tables", *flags])
     assert done.exit_code == 3, done.output
     assert "w0: power: 2 rows" in done.stdout
-    assert "5 events in 5 segments read, 1 are missing" in done.stderr
+    assert "5 events in 5 segments read, 1 is missing" in done.stderr
     assert f"{tmp_path}/record/w1/" in done.stderr
     assert 'canopy_job_tables_rows{job="tables",table="power",record="w1"} 2' in (tmp_path / "metrics").read_text()
     sent(tmp_path / "record/w1", "0b0b0b0b", 5, 41, 51)[0].unlink()

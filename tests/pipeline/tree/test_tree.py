@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.tree import tree_job, tree_transforms
 from tests.pipeline.recorded import Story
 
@@ -97,8 +96,3 @@ def test_the_tree_is_what_duckdb_makes_of_the_segments(
     page = (out / "index.html").read_text()
     assert "all topics" in page
     assert "many, growing" in page
-
-
-def test_a_limit_that_makes_no_sense_is_refused(duck: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(MisuseError, match="--hot 0: must be at least 1"):
-        tree_job.run(duck, [str(tmp_path)], str(tmp_path / "out"), hottest=0)

@@ -51,6 +51,14 @@ class TestFiles:
         result = files(tmp_path, "--until", "2026-11-21T16:00:01")
         assert result.stdout.splitlines() == [str(written[0]), str(written[-1])]
 
+    def test_a_copy_in_another_hour_is_none_of_them(self, tmp_path: Path) -> None:
+        written = record(tmp_path)
+        for day in ("2026-11-20", "2026-11-22"):
+            copy = tmp_path / f"date={day}/hour=16" / written[1].name
+            copy.parent.mkdir(parents=True)
+            copy.write_bytes(written[1].read_bytes())
+        assert files(tmp_path).stdout.splitlines() == [str(path) for path in written]
+
     def test_one_that_is_cut_off_is_named(self, tmp_path: Path) -> None:
         written = record(tmp_path)
         written[1].write_bytes(written[1].read_bytes()[:-7])

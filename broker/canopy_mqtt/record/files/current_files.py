@@ -11,7 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from canopy_mqtt.record.files.folder import RecorderError, manifests, read_manifest, reason, removed, segments
+from canopy_mqtt.record.files.folder import (
+    RecorderError,
+    by_number,
+    manifests,
+    read_manifest,
+    reason,
+    removed,
+    segments,
+)
 from canopy_mqtt.record.files.segment import MANIFESTS, manifest_path
 
 LOOKS: Final = 20
@@ -51,7 +59,12 @@ def current_files(root: Path) -> list[str]:
     # One that is being made stands among others, which have manifests.
     if any(map(is_merged, there)) and next(manifests(root), None) is None:
         raise RecorderError(f"{root}: merged segments, and no manifest says what they hold; copy {MANIFESTS} too")
-    return found
+    # A name is of one segment: a second file of that name is a copy.
+    named: dict[str, str] = {}
+    for place in found:
+        if named.setdefault(place.rpartition("/")[2], place) != place and manifest_path(root, place).exists():
+            named[place.rpartition("/")[2]] = place
+    return sorted(named.values(), key=by_number)
 
 
 def _replaced(root: Path, merges: Mapping[str, Collection[str]]) -> set[str]:

@@ -27,7 +27,15 @@ import pyarrow.parquet as pq
 
 from canopy_mqtt.record.files.drafts import Recovered, recover
 from canopy_mqtt.record.files.private import make_folder, opener
-from canopy_mqtt.record.files.segment import COUNTED, MANIFESTS, UNFINISHED, Contents, manifest_path, write_manifest
+from canopy_mqtt.record.files.segment import (
+    COUNTED,
+    MANIFESTS,
+    UNFINISHED,
+    Contents,
+    checksum,
+    manifest_path,
+    write_manifest,
+)
 from canopy_mqtt.record.schema import SCHEMA
 
 STATE: Final = ".recorder"
@@ -325,4 +333,4 @@ def describe(root: Path, place: str) -> dict[str, Any]:
             found.add(batch)
     if not found.rows:
         raise ValueError(f"{path}: a segment without events")
-    return found.manifest(place, path)
+    return found.manifest(place, path.stat().st_size, checksum(path))

@@ -46,7 +46,7 @@ class Contents:
         self._gaps: list[list[int]] = []
 
     def add(self, batch: Any) -> None:
-        """Count rows, which have at least the columns `COUNTED`."""
+        """Count the rows of a record batch or a table, which have at least the columns `COUNTED`."""
         seq, ts = (pc.min_max(batch.column(name).cast(pa.int64())).as_py() for name in ("seq", "ts"))
         if not self.rows:
             self._run_id = batch.column("run_id")[0].as_py()
@@ -61,8 +61,8 @@ class Contents:
             gaps = batch.filter(pc.is_valid(batch.column("from_seq")))
             self._gaps += [[row["from_seq"], row["to_seq"], row["n"]] for row in gaps.to_pylist()]
 
-    def manifest(self, place: str, path: Path) -> dict[str, Any]:
-        """Return the manifest of the file `path`, which has these rows. Raises OSError."""
+    def manifest(self, place: str, size: int, digest: str) -> dict[str, Any]:
+        """Return the manifest of a file of `size` bytes that has these rows; `digest`: its SHA-256."""
         return {
             "format": FORMAT,
             "segment": place,
@@ -73,8 +73,8 @@ class Contents:
             "first_ts": moment(self._first_ts),
             "last_ts": moment(self._last_ts),
             "kinds": dict(sorted(self._kinds.items())),
-            "bytes": path.stat().st_size,
-            "sha256": checksum(path),
+            "bytes": size,
+            "sha256": digest,
             "gaps": self._gaps,
         }
 
@@ -121,7 +121,7 @@ class Segment:
         self._file.close()
         self._draft.rename(self.path)
         sync_folders(self._root, self.path)
-        self.manifest = self.contents.manifest(self.place, self.path)
+        self.manifest = self.contents.manifest(self.place, self.path.stat().st_size, checksum(self.path))
         write_manifest(self._root, self.place, self.manifest)
 
     def abandon(self) -> None:

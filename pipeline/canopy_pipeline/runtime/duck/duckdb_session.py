@@ -32,7 +32,7 @@ JOINS: Final = {
 _FILE: Final = re.compile(r"['\"]([^'\"]*\.parquet)['\"]")
 _ESCAPED: Final = re.compile(r"\\(.)")
 _PATTERN: Final = re.compile(r"([*?\[])")
-_MEMORY: Final = re.compile(r"(\d+)([kmgt])b?", re.IGNORECASE)
+_MEMORY: Final = re.compile(r"([1-9]\d*)([kmgt])b?", re.IGNORECASE)
 
 
 class Session:
@@ -155,6 +155,8 @@ class Reader:
         except (DamagedError, GoneError):
             raise
         except PipelineError as error:
+            if isinstance(error.__cause__, duckdb.OutOfMemoryException):
+                raise
             raise DamagedError(f"{self._session.name_of(file)}: is damaged ({error}); {AWAY}") from error
 
     def _whole(self, files: Sequence[str]) -> Frame:

@@ -10,14 +10,15 @@ then, by a commit that changes no row; those of before stay for a week, for read
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
-from canopy_pipeline.errors import MisuseError, PipelineError, with_remedy
+from canopy_pipeline.errors import MisuseError, PipelineError, needed, with_remedy
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
@@ -25,6 +26,8 @@ from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, among, filled, rows
 from canopy_pipeline.tables.views import Versions
 
+_STRANGE: Final = re.compile(r"[%\[\]^|\\]")
+"""Characters of paths that are none to Delta's writer, which makes an address of a path."""
 MERGE_AFTER: Final = 100
 """Batches after which the small files of all tables are merged: each batch has made a file for each table and day."""
 
@@ -43,13 +46,7 @@ class DeltaSink(Sink):
     def __init__(self, out: Output, stream: str) -> None:
         """Raises MisuseError: deltalake is not there; a table has another layout, or would be elsewhere."""
         super().__init__(out)
-        try:
-            import deltalake
-        except ModuleNotFoundError as error:
-            raise MisuseError(
-                f"--format delta needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[delta]'"
-            ) from error
-        self._lake = deltalake
+        self._lake = needed("deltalake", "--format delta", "pip install '.[delta]'")
         self._root, self._options = _root(out)
         self._stream = f"canopy-tables-{stream}"
         # Before anything is written or committed.
@@ -58,9 +55,20 @@ class DeltaSink(Sink):
                 self.check(name, _kinds(table))
 
     def _table(self, name: str) -> Any:
-        """Return a table; None if it is not there."""
-        there = self._lake.DeltaTable.is_deltatable(self._at(name), self._options)
-        return self._lake.DeltaTable(self._at(name), storage_options=self._options) if there else None
+        """Return a table; None if it is not there. Raises PipelineError."""
+        with self._told(name):
+            there = self._lake.DeltaTable.is_deltatable(self._at(name), self._options)
+            return self._lake.DeltaTable(self._at(name), storage_options=self._options) if there else None
+
+    @contextmanager
+    def _told(self, name: str, then: str = "") -> Iterator[None]:
+        """Make a line of what Delta's library says of a table within the block, and of its files."""
+        try:
+            yield
+        except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
+            # Its other lines may be the rows.
+            why = with_remedy(str(error)) or str(error).partition("\n")[0]
+            raise PipelineError(f"{self._at(name)}: {why}{then}") from error
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -71,7 +79,11 @@ class DeltaSink(Sink):
             import pyarrow.dataset as ds
 
             wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
-            yield from found.to_pyarrow_dataset().to_batches(filter=wanted)
+            with self._told(table):
+                yield from found.to_pyarrow_dataset().to_batches(filter=wanted)
+
+    def gone(self) -> list[str]:
+        return [name for name in self.out.kept if self._table(name) is None]
 
     def versions(self) -> Versions:
         return {name: {name: newest(said)[1]} for name, said in self.out.kept.items()}
@@ -114,14 +126,8 @@ class DeltaSink(Sink):
             PipelineError: Delta does not take it; the next run does it again.
         """
         for name, files in batch.of_tables():
-            try:
+            with self._told(name, "; what is not in the table yet comes with the next run"):
                 self._commit(name, files, batch)
-            except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
-                # Its other lines may be the rows.
-                why = with_remedy(str(error)) or str(error).partition("\n")[0]
-                raise PipelineError(
-                    f"{self._at(name)}: {why}; what is not in the table yet comes with the next run"
-                ) from error
         if batch.version % MERGE_AFTER == 0:
             for table in filter(None, map(self._table, self.schemas)):
                 # Another writer may have been quicker: the next merge takes these files, too.
@@ -136,6 +142,7 @@ class DeltaSink(Sink):
         )
         if (table.transaction_version(self._stream) or 0) >= batch.version:
             return
+        self.check_staged(self._at(name), files)
         self._widen(name, table)
         table.update_incremental()
         schema = pa.schema(table.schema().to_arrow())
@@ -158,6 +165,8 @@ def _root(out: Output) -> tuple[str, dict[str, str] | None]:
         MisuseError: Delta's writer cannot be trusted there.
     """
     if out.place.local is not None:
+        if found := _STRANGE.search(str(out.place.local)):
+            raise MisuseError(f"--format delta: Delta's library cannot write to a path with {found[0]}: give another")
         return str(out.place.local), None
     if out.place.s3 is None:
         raise MisuseError("--format delta: --output must be a folder of this machine, or s3://BUCKET/PREFIX")

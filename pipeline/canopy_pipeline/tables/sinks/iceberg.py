@@ -8,13 +8,14 @@ numbers they stand for. Nothing of the catalog's configuration is in an error: p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
 
-from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.errors import MisuseError, PipelineError, needed
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE
@@ -48,43 +49,32 @@ class IcebergSink(Sink):
             PipelineError: the catalog does not answer.
         """
         super().__init__(out)
-        try:
-            import pyiceberg.catalog
-        except ModuleNotFoundError as error:
-            raise MisuseError(
-                f"--format iceberg needs {error.name}: in a clone of Canopy, pip install '.[iceberg]'"
-            ) from error
+        catalogs = needed("pyiceberg.catalog", "--format iceberg", "pip install '.[iceberg]'")
         self._stream = stream
         self._name = catalog
         self._namespace = namespace
         try:
-            self._catalog = pyiceberg.catalog.load_catalog(catalog)
+            self._catalog = catalogs.load_catalog(catalog)
         except Exception as error:
             raise MisuseError(
                 f"--catalog {catalog}: pyiceberg cannot use a catalog of that name ({type(error).__name__}); it is "
                 f"configured in .pyiceberg.yaml, or by PYICEBERG_CATALOG__{catalog.upper()}__URI and its neighbours"
             ) from None
-        try:
+        with self._told(f"namespace {namespace}"):
             self._catalog.create_namespace_if_not_exists(namespace)
-        except Exception as error:
-            raise self._told(f"namespace {namespace}", error) from None
-
         # Before anything is written or committed.
         for name in self.schemas:
-            try:
-                table = self._table(name)
-            except Exception as error:
-                raise self._told(f"table {self._identifier(name)}", error) from None
-            if table is not None:
+            if (table := self._table(name)) is not None:
                 self._check(name, table)
 
     def named(self, table: str, column: str) -> str:
         return f"--namespace {self._namespace}: the column {column} of its table {table}"
 
     def _table(self, name: str) -> Any:
-        """Return a table; None if it is not there."""
-        there = self._catalog.table_exists(self._identifier(name))
-        return self._catalog.load_table(self._identifier(name)) if there else None
+        """Return a table; None if it is not there. Raises PipelineError."""
+        with self._told(f"table {self._identifier(name)}"):
+            there = self._catalog.table_exists(self._identifier(name))
+            return self._catalog.load_table(self._identifier(name)) if there else None
 
     def _check(self, name: str, table: Any) -> None:
         if table.properties.get(STREAM) != self._stream:
@@ -110,13 +100,14 @@ class IcebergSink(Sink):
         Raises:
             PipelineError: the catalog does not answer.
         """
-        try:
-            if (found := self._table(table)) is not None:
+        if (found := self._table(table)) is not None:
+            with self._told(f"table {self._identifier(table)}"):
                 for batch in found.scan(row_filter=among(numbers.first, numbers.last)).to_arrow_batch_reader():
                     at = batch.schema.get_field_index(DATE)
                     yield batch.set_column(at, DATE, batch.column(at).cast(pa.string()))
-        except Exception as error:
-            raise self._told(f"table {self._identifier(table)}", error) from None
+
+    def gone(self) -> list[str]:
+        return [name for name in self.out.kept if self._table(name) is None]
 
     def publish(self, batch: Batch) -> None:
         """A commit for each table that the batch has rows of, after one of metadata if its columns have changed.
@@ -126,12 +117,8 @@ class IcebergSink(Sink):
             PipelineError: the catalog does not take it; the next run does it again.
         """
         for name, files in batch.of_tables():
-            try:
+            with self._told(f"table {self._identifier(name)}"):
                 self._commit(name, files, batch)
-            except PipelineError:
-                raise
-            except Exception as error:
-                raise self._told(f"table {self._identifier(name)}", error) from None
 
     def _commit(self, name: str, files: list[tuple[str, str]], batch: Batch) -> None:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -142,6 +129,7 @@ class IcebergSink(Sink):
             table = self._made(name)
             if int(table.properties.get(BATCH, 0)) >= batch.version:
                 return
+            self.check_staged(f"table {self._identifier(name)}", files)
             try:
                 self._widen(name, table)
                 with table.transaction() as changes:
@@ -193,12 +181,19 @@ class IcebergSink(Sink):
     def _identifier(self, name: str) -> str:
         return f"{self._namespace}.{name}"
 
-    def _told(self, what: str, error: Exception) -> PipelineError:
-        # Not its text: clients put addresses into it, with what stands in them.
-        return PipelineError(
-            f"--catalog {self._name}: {what}: {type(error).__name__}; what is not in the tables yet comes with the "
-            "next run"
-        )
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Make a line of what a catalog says within the block."""
+        try:
+            yield
+        except PipelineError:
+            raise
+        except Exception as error:
+            # Not its text: clients put addresses into it, with what stands in them.
+            raise PipelineError(
+                f"--catalog {self._name}: {what}: {type(error).__name__}; what is not in the tables yet comes with the "
+                "next run"
+            ) from None
 
     def _schema(self, name: str) -> Any:
         """Return the columns of a table as Iceberg has them."""

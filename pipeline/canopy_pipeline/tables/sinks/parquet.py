@@ -32,8 +32,7 @@ class ParquetSink(Sink):
                 if self.place.names(staged):
                     self.place.publish(staged, folder)
             return
-        staging = {staged.rpartition("/")[0] for _, _, staged in batch.files}
-        there = {f"{place}/{name}" for place in staging for name in self.place.names(place)}
+        there = self.staged(staged for _, _, staged in batch.files)
         for number, (table, day, staged) in enumerate(batch.files):
             if staged in there:
                 self.place.move(staged, f"{batch.folders[table]}/{day}/{_name(batch.version, number)}")

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from canopy_pipeline.errors import AwayError, MisuseError, PipelineError
+from canopy_pipeline.errors import AwayError, MisuseError, PipelineError, needed
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
@@ -66,12 +66,7 @@ class PostgresSink(Sink):
         Raises:
             MisuseError: asyncpg is not there, or the address or a name cannot be used.
         """
-        try:
-            import asyncpg
-        except ModuleNotFoundError as error:
-            raise MisuseError(
-                f"--format postgresql needs {error.name}: in a clone of Canopy, pip install '.[postgresql]'"
-            ) from error
+        asyncpg = needed("asyncpg", "--format postgresql", "pip install '.[postgresql]'")
         parts = urlsplit(url)
         if parts.scheme not in ("postgresql", "postgres"):
             raise MisuseError("--database: give postgresql://USER@HOST:PORT/DATABASE")
@@ -131,6 +126,9 @@ class PostgresSink(Sink):
                     yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
             finally:
                 connection.terminate()
+
+    def gone(self) -> list[str]:
+        return self._run(self._gone())
 
     def views(self) -> dict[str, str]:
         """Return nothing: the tables have their names."""
@@ -210,6 +208,10 @@ class PostgresSink(Sink):
                 *(self._stream, batch.version, int(batch.about["canopy.to_seq"])),
             )
 
+    async def _gone(self) -> list[str]:
+        async with self._connected() as connection:
+            return [*(self.out.kept.keys() - await self._columns(connection))]
+
     async def _copied(self, files: Sequence[tuple[str, str]], schema: Any) -> AsyncIterator[bytes]:
         for batch in rows(self.place, files, schema):
             yield encoded(batch)
@@ -259,19 +261,23 @@ class PostgresSink(Sink):
     # -- the connection ------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> Any:
-        return await self._pg.connect(
-            self._url,
-            timeout=ANSWER,
-            command_timeout=ANSWER,
-            target_session_attrs=None if "target_session_attrs=" in self._url else "read-write",
-            server_settings={
-                "application_name": "canopy pipeline tables",
-                # A process that is gone in the middle of a transaction keeps nobody waiting for long.
-                "idle_in_transaction_session_timeout": str(round(ANSWER * 1000)),
-                "tcp_keepalives_idle": str(round(ANSWER)),
-                "TimeZone": "UTC",
-            },
-        )
+        try:
+            return await self._pg.connect(
+                self._url,
+                timeout=ANSWER,
+                command_timeout=ANSWER,
+                target_session_attrs=None if "target_session_attrs=" in self._url else "read-write",
+                server_settings={
+                    "application_name": "canopy pipeline tables",
+                    # A process that is gone in the middle of a transaction keeps nobody waiting for long.
+                    "idle_in_transaction_session_timeout": str(round(ANSWER * 1000)),
+                    "tcp_keepalives_idle": str(round(ANSWER)),
+                    "TimeZone": "UTC",
+                },
+            )
+        except ValueError as error:
+            # The address, or an option in it: it does not become right by waiting.
+            raise MisuseError(f"--database: {str(error).partition(chr(10))[0]}") from error
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:

@@ -14,9 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from typer.testing import CliRunner
 
-from canopy_pipeline.cli import app
 from canopy_pipeline.errors import AwayError, MisuseError, PipelineError
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.tables import tables_job
@@ -306,22 +304,6 @@ def test_a_database_may_move(plant: Path) -> None:
     moved = terms(plant)["database"].replace("127.0.0.1", "localhost")
     powered(plant, 7, 7)
     assert tables(plant, database=moved).rows == {"power": 7}
-
-
-@for_each(
-    ("url", "why"),
-    [
-        ("postgresql://canopy:secret@localhost/x", "leave the password out; give it by PGPASSWORD"),
-        ("mysql://localhost/x", "give postgresql://USER@HOST:PORT/DATABASE"),
-    ],
-)
-def test_an_address_that_is_none_is_a_line_without_its_secret(plant: Path, url: str, why: str) -> None:
-    arguments = ["tables", "--input", str(plant / "record"), "--output", str(plant / "out"), "--format", "postgresql"]
-    arguments += ["--mapping", str(plant / "maps/tables.toml")]
-    done = CliRunner().invoke(app, [*arguments, "--database", url])
-    assert (done.exit_code, "secret" in done.output) == (2, False)
-    assert why in done.stderr
-    assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
 @pytest.mark.long
