@@ -97,7 +97,8 @@ async def test_a_node_opens_for_clients_when_the_others_have_said_what_they_want
     await nodes.stop("a")
     nodes.wires["b", "a"].darken()
     starting = asyncio.create_task(nodes.restart("a"))
-    await until(lambda: "a" in nodes.brokers and nodes.link("a", "b").connected, "a is linked in one direction")
+    await until(lambda: "a" in nodes.brokers and nodes.brokers["a"].links is not None, "a has links")
+    await until(lambda: nodes.link("a", "b").connected, "a is linked in one direction")
     assert not nodes.brokers["a"].ports
     nodes.light()
     await starting
