@@ -8,7 +8,7 @@ again after an outage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from canopy_load.brokers.process import free_port
 from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.cluster.cluster import Cluster
 from canopy_mqtt.cluster.node_link import NodeLink
 from canopy_mqtt.core.routing.nodes import NodeSession
 from canopy_mqtt.settings import Settings
@@ -56,6 +57,13 @@ class Wire(FaultProxy):
             each.down.freeze()
 
 
+class Alone(Broker):
+    """A node that does not wait for the others when it starts: they start later, on the same event loop."""
+
+    async def meet_nodes(self, cluster: Cluster) -> None:
+        pass
+
+
 class Nodes:
     """The nodes of one test, by name, and all that it starts."""
 
@@ -82,7 +90,6 @@ class Nodes:
                 if other != name:
                     way = await self.stack.enter_async_context(Wire(self._ports[other]))
                     self.wires[name, other] = way
-        starts: list[Coroutine[Any, Any, Broker]] = []
         for name in names:
             nodes = [
                 {"name": other, "address": f"mqtt://127.0.0.1:{self.wires[name, other].port}"}
@@ -106,14 +113,12 @@ class Nodes:
             if name in stores:
                 settings["store"] = {"path": str(self.folder / name), "commit_window": 0.0}
             self._settings[name] = settings
-            starts.append(self.restart(name))
-        # Each waits for the others.
-        await asyncio.gather(*starts)
+            await self.restart(name, Alone)
         await self.linked()
 
-    async def restart(self, name: str, **sections: Any) -> Broker:
+    async def restart(self, name: str, kind: type[Broker] = Broker, **sections: Any) -> Broker:
         """Start a node anew, with the settings that it had, and these."""
-        broker = Broker(Settings(**self._settings[name], **sections))
+        broker = kind(Settings(**self._settings[name], **sections))
         self.stack.push_async_callback(broker.stop)
         if self.prepare is not None:
             self.prepare(name, broker)

@@ -77,7 +77,7 @@ class Sharing:
                 await self._store.flush()
 
     async def living(self) -> frozenset[str] | None:
-        """Return the nodes that nobody has found dead; None: the database does not answer."""
+        """Return the nodes that are not known to be dead; None: the database does not answer."""
         try:
             return frozenset(each.name for each in await self._store.running.database.nodes() if each.alive)
         except FAILURES:

@@ -207,7 +207,7 @@ class WorkerBroker(Broker):
         return Cluster(self, WorkerLinks)
 
     async def meet_nodes(self, cluster: Cluster) -> None:
-        """Wait for nobody: the supervisor gives the worker clients once it is linked with the others."""
+        """Wait for no other worker: the supervisor gives this one clients once all are linked."""
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Make the links to the other workers, which connect once all can be reached."""

@@ -125,30 +125,32 @@ def _left_behind(router: Router) -> Iterator[str]:
         yield "others are connected than the sessions say"
 
 
-@pytest.mark.skipif(not hasattr(ServerProtocol.end, "__code__"), reason="compiled: calls cannot be made to raise")
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_client_can_come_back_whatever_has_raised(scene: str) -> None:
-    number = 0
-    while True:
-        number += 1
-        network, protocol, act = SCENES[scene]()
-        router = network.router
-        with Raises(number) as raises:
-            try:
-                act()
-            except Fault:
-                # As the shell does, for each of these ways; it calls the router again.
-                sys.settrace(None)
-                protocol.end(INTERNAL_ERROR, network.now)
-                router.tick(network.now)
-        if not raises.place:
-            break
-        router.peers.drain(router, network.now)
-        assert (raises.place, list(_left_behind(router))) == (raises.place, [])
-        back = network.idle("a")
-        back.judge.enabled = False
-        assert (raises.place, back.connect(clean=False, expiry=EXPIRY).reason_code) == (raises.place, 0)
-        back.subscribe("back")
-        back.publish("back", b"is back")
-        assert (raises.place, back.inbox[-1].payload) == (raises.place, b"is back")
-    assert number > 10
+# Calls of a compiled core cannot be made to raise.
+if hasattr(ServerProtocol.end, "__code__"):
+
+    @pytest.mark.parametrize("scene", SCENES)
+    def test_a_client_can_come_back_whatever_has_raised(scene: str) -> None:
+        number = 0
+        while True:
+            number += 1
+            network, protocol, act = SCENES[scene]()
+            router = network.router
+            with Raises(number) as raises:
+                try:
+                    act()
+                except Fault:
+                    # As the shell does, for each of these ways; it calls the router again.
+                    sys.settrace(None)
+                    protocol.end(INTERNAL_ERROR, network.now)
+                    router.tick(network.now)
+            if not raises.place:
+                break
+            router.peers.drain(router, network.now)
+            assert (raises.place, list(_left_behind(router))) == (raises.place, [])
+            back = network.idle("a")
+            back.judge.enabled = False
+            assert (raises.place, back.connect(clean=False, expiry=EXPIRY).reason_code) == (raises.place, 0)
+            back.subscribe("back")
+            back.publish("back", b"is back")
+            assert (raises.place, back.inbox[-1].payload) == (raises.place, b"is back")
+        assert number > 10

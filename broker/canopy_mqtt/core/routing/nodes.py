@@ -91,7 +91,7 @@ class NodeSession(Session):
         super().__init__(client_id, 0, 0, counters, who)
         self.upstream = self.internal = True
         self.queue.holds = False
-        # It has sent a PINGREQ: what its clients had wanted before is known here.
+        # The node has sent a PINGREQ: what its clients had wanted before is known here.
         self.has_declared = False
         self._presence = b""
         self._takes_frames = False
