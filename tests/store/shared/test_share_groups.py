@@ -78,6 +78,17 @@ async def test_whoever_connects_first_takes_what_has_waited(nodes: Nodes, broker
     await until_empty(nodes, "delivery")
 
 
+async def test_a_member_takes_from_a_group_that_its_node_has_not_heard_of(brokers: list[Broker]) -> None:
+    here, there = brokers
+    for each in there.store.running._times:
+        each.cancel()  # else it would hear within a second
+    moving, publisher = await member(here, "m"), await client_of(here, "p")
+    moving.disconnect()
+    await publish(publisher, b"waits")
+    await connect(moving, there)
+    await until(lambda: got(moving) == [b"waits"])
+
+
 async def test_a_member_takes_as_much_as_its_receive_maximum(nodes: Nodes, brokers: list[Broker]) -> None:
     here, there = brokers
     slow, publisher = await member(here, "slow", 1, receive_maximum=1), await client_of(here, "p")

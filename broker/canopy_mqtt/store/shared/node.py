@@ -882,7 +882,11 @@ class Node:
         session.client.restored(session, content)
         self._restored(session)
         for name in session.shares:
-            self._enter(session, name)
+            if name in self._queues:
+                self._enter(session, name)
+            else:
+                # Another node has begun the group: what waits there is for whichever member comes first.
+                self._feed(partial(self._enter, session, name))
 
     def _restored(self, session: Session) -> None:
         # What commits later is hinted to a node that has the session.
