@@ -47,7 +47,8 @@ async def test_each_node_has_what_was_retained_at_another_one(nodes: Nodes) -> N
     for name in "bc":
         subscriber = await nodes.join(name, f"s-{name}", ("t/#", 0))
         assert await got(subscriber) == [(b"kept", True)] * 3
-    assert nodes.link("b", "c").link_state.figures.received == 0
+    # No copy of these came from c: at most what it has in force (`comparing`).
+    assert nodes.link("b", "c").link_state.figures.received <= 1
 
 
 async def test_a_node_that_comes_later_gets_all(nodes: Nodes) -> None:
