@@ -40,11 +40,11 @@ class Raises:
         self.place = ""
 
     def __enter__(self) -> Raises:
-        sys.settrace(self._called)
+        sys.setprofile(self._called)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        sys.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
@@ -140,7 +140,7 @@ if hasattr(ServerProtocol.end, "__code__"):
                     act()
                 except Fault:
                     # As the shell does, for each of these ways; it calls the router again.
-                    sys.settrace(None)
+                    sys.setprofile(None)
                     protocol.end(INTERNAL_ERROR, network.now)
                     router.tick(network.now)
             if not raises.place:
