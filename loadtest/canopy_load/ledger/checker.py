@@ -41,6 +41,9 @@ TAKEN_OVER: Final = 0x8E
 QUOTA_EXCEEDED: Final = 0x97
 USE_ANOTHER_SERVER: Final = 0x9C
 NO_SUBSCRIPTION_EXISTED: Final = 0x11
+DELAY_MARGIN: Final = 0.25
+"""Seconds by which a delayed will may come early: a broker may count them from the beginning of the turn of its event
+loop in which it saw the end of the connection."""
 EXPIRY_MARGIN: Final = 1.0
 """Seconds within which a Session Expiry Interval may be over early: a broker counts in whole ones."""
 STARVED: Final = 50
@@ -292,7 +295,7 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
             what = f"{name} came, the will of a client that said goodbye, or came back before its delay was over"
             verdict.hold("will revoked", not refused, "[MQTT-3.1.2-10]", each.client, shown, what)
             what = f"{name} came before the delay of the will was over"
-            early = each.at < publish.not_before
+            early = each.at < publish.not_before - DELAY_MARGIN
             verdict.hold("will too early", not early, "[MQTT-3.1.2-8]", each.client, shown, what)
         else:
             what = f"{name} came though the broker had refused it"
