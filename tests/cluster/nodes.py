@@ -23,6 +23,7 @@ from canopy_mqtt.settings import Settings
 from tests.e2e import wire
 from tests.e2e.faults import FaultProxy, ProxiedConnection
 from tests.e2e.wire import Packet, Peer
+from tests.support import postgresql
 from tests.support.waiting import until
 
 TIMEOUT: Final = 0.5
@@ -115,6 +116,11 @@ class Nodes:
             self._settings[name] = settings
             await self.restart(name, Alone)
         await self.linked()
+
+    async def start_shared(self) -> None:
+        """Start two nodes with one database, `a` and `b`, that serve HTTP."""
+        store = {"url": postgresql.shared().url, "name": postgresql.new_name(), "synchronous": "off"}
+        await self.start("a", "b", store=store, http={"listen": ("http://127.0.0.1:0",)})
 
     async def restart(self, name: str, kind: type[Broker] = Broker, **sections: Any) -> Broker:
         """Start a node anew, with the settings that it had, and these."""

@@ -32,12 +32,7 @@ TAKEN_OVER = 0x8E
 @pytest.fixture
 async def shared(nodes: Nodes) -> Nodes:
     """Two nodes with one database."""
-    await nodes.start(
-        "a",
-        "b",
-        store={"url": postgresql.shared().url, "name": postgresql.new_name(), "synchronous": "off"},
-        http={"listen": ("http://127.0.0.1:0",)},
-    )
+    await nodes.start_shared()
     return nodes
 
 

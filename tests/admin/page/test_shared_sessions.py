@@ -13,7 +13,6 @@ from playwright.async_api import expect
 from tests.admin.page.conftest import Visit, picture
 from tests.cluster.nodes import Nodes
 from tests.e2e import wire
-from tests.support import postgresql
 from tests.support.waiting import until
 
 pytest.importorskip("asyncpg")
@@ -28,12 +27,7 @@ async def shared(tmp_path: Path) -> AsyncIterator[Nodes]:
     """Two nodes with one database."""
     async with AsyncExitStack() as stack:
         nodes = Nodes(stack, tmp_path)
-        await nodes.start(
-            "a",
-            "b",
-            store={"url": postgresql.shared().url, "name": postgresql.new_name(), "synchronous": "off"},
-            http={"listen": ("http://127.0.0.1:0",)},
-        )
+        await nodes.start_shared()
         yield nodes
 
 
