@@ -39,11 +39,9 @@ from canopy_load.ledger.sessions import Session, Subscription, Whole, hits
 
 TAKEN_OVER: Final = 0x8E
 QUOTA_EXCEEDED: Final = 0x97
-USE_ANOTHER_SERVER: Final = 0x9C
+LEAVES: Final = (0x8B, 0x9C)
+"""Server shutting down, Use another server: the node does not serve the client any more, whatever it does."""
 NO_SUBSCRIPTION_EXISTED: Final = 0x11
-DELAY_MARGIN: Final = 0.25
-"""Seconds by which a delayed will may come early: a broker may count them from the beginning of the turn of its event
-loop in which it saw the end of the connection."""
 EXPIRY_MARGIN: Final = 1.0
 """Seconds within which a Session Expiry Interval may be over early: a broker counts in whole ones."""
 STARVED: Final = 50
@@ -295,7 +293,7 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
             what = f"{name} came, the will of a client that said goodbye, or came back before its delay was over"
             verdict.hold("will revoked", not refused, "[MQTT-3.1.2-10]", each.client, shown, what)
             what = f"{name} came before the delay of the will was over"
-            early = each.at < publish.not_before - DELAY_MARGIN
+            early = each.at < publish.not_before
             verdict.hold("will too early", not early, "[MQTT-3.1.2-8]", each.client, shown, what)
         else:
             what = f"{name} came though the broker had refused it"
@@ -546,10 +544,10 @@ def _takeover(whole: Whole, verdict: Verdict) -> None:
             verdict.hold("one connection", not late, "[MQTT-3.1.4-3]", client, shown, what)
             if over is not None and (
                 over.code == QUOTA_EXCEEDED
-                or (over.code == USE_ANOTHER_SERVER and (over.at <= after.ended or before.node != after.node))
+                or (over.code in LEAVES and (over.at <= after.ended or before.node != after.node))
             ):
-                # A broker may have ended it for that, just before; for the second one while the new one waited, and a
-                # node that has hung and knows of nothing.
+                # A broker may have ended it for that, just before; for the others while the new one waited, and a node
+                # that has hung, or stops, and knows of nothing.
                 verdict.unjudged["told 0x8E"] += 1
             elif over is not None and not over.own and over.code is not None:
                 what = f"the connection that was taken over ended with 0x{over.code:02x}"

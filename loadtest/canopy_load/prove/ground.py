@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final
 
 from canopy_load.engine.job import Target
@@ -24,7 +25,7 @@ from canopy_mqtt.core.codec.topic_names import parse_shared
 PATIENCE: Final = 10.0
 """Seconds after which an answer, or a message, counts as not coming."""
 MOMENT: Final = 1e-6
-"""Seconds between two events of one round of the event loop."""
+"""The least seconds between two events."""
 MAX_CONNECTING: Final = 200
 """Clients that connect at the same time."""
 
@@ -74,10 +75,12 @@ class Ground:
     def now(self) -> float:
         """Seconds of the event loop's clock, in which the whole history is; each later than the one before.
 
-        uvloop's clock stands still for a millisecond, in which a message may be published before its subscriber
-        subscribes, or after that.
+        uvloop's clock stands still in a turn, and what comes late in a long one would have come too early: the system's
+        monotonic clock, from which it is taken, goes on.
         """
-        self._last = max(asyncio.get_running_loop().time(), self._last + MOMENT)
+        loop = asyncio.get_running_loop()
+        present = loop.time() if isinstance(loop, asyncio.BaseEventLoop) else monotonic()
+        self._last = max(present, self._last + MOMENT)
         return self._last
 
     def note(self, event: Kind) -> Kind:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from time import monotonic
 from typing import ClassVar, cast
 
 import pytest
@@ -297,6 +298,18 @@ async def test_the_first_cause_and_the_strongest_event(embed: Embed, stronger: i
     await rounds()
     assert client.connection.protocol.close_cause == causes.KEEP_ALIVE
     assert client.take() == b""
+
+
+async def test_a_will_is_delayed_from_the_end_on(embed: Embed) -> None:
+    """Section 3.1.3.2.2. The loop's clock has stood still since before it, as uvloop's does in a long round."""
+    broker = await embed()
+    will = wire.Will("gone", properties=[(wire.WILL_DELAY, 60)])
+    client = Client(broker, "dying", says=wire.connect("dying", will=will, props=[(wire.SESSION_EXPIRY, 3_600)]))
+    await rounds()
+    before = monotonic()
+    broker.connection_table.rounds.time = lambda: before - 5.0
+    client.connection.connection_lost(None)
+    assert before + 60.0 <= broker.router.sessions["dying"].will_due <= monotonic() + 60.0
 
 
 async def test_a_client_that_leaves_before_its_turn_has_left(embed: Embed) -> None:

@@ -10,6 +10,7 @@ ended, not until its socket is closed (`ends`).
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 
 from mypy_extensions import i64
 
@@ -454,7 +455,9 @@ class Connection(Endpoint):
         """
         rounds = self.rounds
         protocol = self.protocol
-        now: float = rounds.time()
+        # uvloop's clock stands still in a round, which may have taken long; the delay of a will counts from its end on
+        # (section 3.1.3.2.2).
+        now: float = max(rounds.time(), monotonic())
         self.ended_at = now
         # A fault may have come between the core's end of the protocol and what follows from it.
         informed = event == ABORT or not protocol.close_cause
