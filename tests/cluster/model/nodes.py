@@ -68,7 +68,7 @@ NAMES: Final = tuple(MATCHES)
 def publish(msg: Any, qos: int, owner: tuple[int | None, int | None], pid: int, *, retain: bool) -> Publish:
     """Note a message."""
     retained = not msg["clear"] if retain else None
-    return Publish(*owner, pid, msg["topic"], payload_of(msg), qos, retain, None, msg["pub"], None, (), retained)
+    return Publish(*owner, pid, msg["topic"], payload_of(msg), qos, retain, None, msg["pub"], None, [], retained)
 
 
 def payload_of(msg: Any) -> bytes:

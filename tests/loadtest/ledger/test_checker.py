@@ -416,7 +416,7 @@ def test_a_connection_is_over_when_another_one_has_its_identifier() -> None:
     assert story.broken() == ["one connection"]
 
 
-@for_each(("code", "broken"), [(0x8E, []), (None, []), (0x97, []), (0x8B, ["told 0x8E"])])
+@for_each(("code", "broken"), [(0x8E, []), (None, []), (0x97, []), (0x8D, ["told 0x8E"])])
 def test_a_connection_that_is_taken_over_is_told_so(code: int | None, broken: list[str]) -> None:
     story = Story()
     before = story.connect("s")
@@ -425,11 +425,12 @@ def test_a_connection_that_is_taken_over_is_told_so(code: int | None, broken: li
     assert story.broken() == broken
 
 
-def test_a_connection_may_be_sent_to_another_server_before_the_new_one_is_accepted() -> None:
+@for_each("code", [0x8B, 0x9C])
+def test_a_connection_may_be_sent_away_before_the_new_one_is_accepted(code: int) -> None:
     story = Story()
     before = story.connect("s")
     after = story.history.add(Connect(client="s", began=story.time + 1, present=True))
-    story.history.add(Ended(client="s", at=story.time + 2, connection=before, code=0x9C))
+    story.history.add(Ended(client="s", at=story.time + 2, connection=before, code=code))
     after.ok(story.time + 3)
     assert story.broken() == []
 

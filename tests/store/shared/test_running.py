@@ -298,6 +298,22 @@ async def test_a_node_that_was_declared_dead_begins_again(places: list[Place]) -
     await until(lambda: again.got == [b"2"])
 
 
+async def test_what_was_to_be_asked_when_an_incarnation_ended_is_written_in_the_next(
+    places: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group before it was written, and says nothing about it."""
+    here, there = places
+    client = await subscriber(there)
+    await here.publish(b"1")
+    monkeypatch.setattr(here, "carry", lambda notes: notes)
+    confirmed: list[Written] = []
+    here.node.note(message(b"2", ()), confirmed.append)
+    here.node.close_group()
+    here.node.over()  # before the call has its turn
+    await until(lambda: confirmed)
+    await until(lambda: client.got == [b"1", b"2"])
+
+
 async def test_a_node_gets_over_lost_connections(nodes: Nodes, proxy: Proxy) -> None:
     """Groups, claims and reads that had no answer are asked again."""
     place = Place([], await nodes.open("a", url=await proxy.start()))

@@ -57,7 +57,8 @@ class Noted(Protocol):
 
 
 class Publish(NamedTuple):
-    """A message for the sessions behind `filters`; None: it is for none, and only to be retained.
+    """A message for the sessions behind `filters`, which the node fills in when it writes the message; None: it is for
+    none, and only to be retained.
 
     `session`: None for a clean session's; QoS 2 is then not fenced. `retained`: True if it becomes the retained message
     of its topic, False if that is cleared; then of `account`, and, if `replaces` is not None, only in place of the
@@ -74,7 +75,7 @@ class Publish(NamedTuple):
     properties: bytes | None
     publisher: str | None
     expiry: int | None
-    filters: Sequence[int] | None
+    filters: list[int] | None
     retained: bool | None = None
     account: str | None = None
     replaces: int | None = None

@@ -394,6 +394,11 @@ class SharedDatabase:
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
+    def ask_for_group(self) -> None:
+        """The next group is the one that was asked for last (`join`), also if the call of `write` for it is cancelled
+        before it begins: the group before it is written, and this one is not."""
+        self._asked = self.incarnation, self.grp + 1
+
     async def write(self, group: Group, vector: dict[int, int] | None = None) -> Written:
         """Write the next group; return when it is written, however long the database is away. One at a time.
 
@@ -402,12 +407,12 @@ class SharedDatabase:
         group has its number. Raises Over.
         """
         assert self._writing is None or self._writing.done(), "one group at a time"
+        self.ask_for_group()
         self._writing = asyncio.ensure_future(self._write(group, self.vector if vector is None else vector))
         return await asyncio.shield(self._writing)
 
     async def _write(self, group: Group, vector: dict[int, int]) -> Written:
         grp, pause, refusals = self.grp + 1, FIRST_PAUSE, 0
-        self._asked = self.incarnation, grp
         while True:
             values = (
                 self.node, self.incarnation, grp, list(vector), list(vector.values()), list(self.seen),

@@ -459,9 +459,10 @@ class Node:
 
     def _write(self) -> None:
         assert self.flight is not None
-        for n, (what, then) in enumerate(self.flight):
+        for what, _ in self.flight:
             if isinstance(what, Publish) and what.filters is not None:
-                self.flight[n] = Note(what._replace(filters=list(self.filters.match(what.topic))), then)
+                # In place: another tuple of so many fields costs a tenth of the node's work for the message.
+                what.filters[:] = self.filters.match(what.topic)
         self._calls.write([note.what for note in self.flight], self._live(self._written))
 
     def _written(self, written: Written) -> None:

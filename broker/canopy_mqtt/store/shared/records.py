@@ -90,7 +90,7 @@ def publish(message: Message, owner: Owner | None, packet_id: int, now: float, o
         message.properties or None,
         message.publisher or None,
         max(ceil(message.expires_at - now), 0) if message.expires_at else None,
-        (),
+        [],
     )
     if offer is None:
         return noted

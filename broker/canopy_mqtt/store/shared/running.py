@@ -368,9 +368,9 @@ class RunningNode:
         group.publishes = [
             each
             if each.filters
-            else each._replace(filters=())
+            else each._replace(filters=[])
             if each.retained
-            else each._replace(payload=b"", properties=None, filters=())
+            else each._replace(payload=b"", properties=None, filters=[])
             for each in group.publishes
         ]
         began = asyncio.get_running_loop().time()
@@ -380,6 +380,7 @@ class RunningNode:
                 self._current_at = began
             back(answer)
 
+        self.database.ask_for_group()
         # The filters that the messages were matched with: others may be known when the call begins.
         self._ask(partial(self.database.write, group, self.database.vector), written, lambda: None)
 

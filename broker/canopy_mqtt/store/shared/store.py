@@ -325,6 +325,9 @@ class SharedStore(Store):
                 yield Note(EndedWill(*what.owner, None), None)
             elif self.journal.has_position(what):
                 carried = isinstance(what, Publish) and what.session is None
+                if isinstance(what, Publish) and what.filters is not None:
+                    # The call of the incarnation before may still have the former list.
+                    what = what._replace(filters=[])
                 if isinstance(what, Publish) and what.retained is not None:
                     offer = self._offers.popleft()
                     if carried:
