@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from math import inf
 from typing import Any, Final, Literal
 
@@ -20,6 +21,7 @@ from canopy_load.ledger.checker import Finding, check
 from canopy_load.ledger.history import (
     Connect,
     Delivery,
+    Ended,
     Event,
     History,
     Look,
@@ -207,7 +209,8 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
             and not in_table
             and apart.excuse(finding.promise, events, everywhere, _is_of_database(proof, durability, events))
         )
-        if excused or _excused(finding.promise, events, promised, proof):
+        stale = in_table and database is not None and database.is_stale(events)
+        if excused or stale or _excused(finding.promise, events, promised, proof):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
             # The first member may not have acknowledged what it had, and so have had no room for more.
@@ -271,6 +274,8 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
     if promise == "session":
         return any(_unwritten(events[0], began, proof.history) for began, _ in kills)
     if promise == "to two members":
+        if all(_may_be_read_late(*pair, proof) for pair in pairwise(events[1:])):
+            return True
         # The session of the first one ended with the broker, and with it all that the broker knew of a message that it
         # had not acknowledged yet, and got again.
         publish, first, *_ = events
@@ -280,6 +285,22 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
         # What the broker had sent before the kill may be read, and noted, after it.
         return clean and any(first.at <= ended and began < publish.ended for began, ended in kills)
     return False
+
+
+def _may_be_read_late(one: Event, other: Event, proof: Proof) -> bool:
+    """Return True if two members may have a copy with QoS 1 since the connection of one of them had ended: it read
+    what the broker had sent before only when the other one had got it, too."""
+    if one.client == other.client:
+        return True
+    moment = MOMENT + proof.late + proof.lateness.waited(time_of(one), time_of(other) + MOMENT)
+    return (
+        isinstance(one, Delivery)
+        and one.qos == 1
+        and any(
+            each.client in (one.client, other.client) and time_of(one) <= each.at <= time_of(other) + moment
+            for each in proof.history.of(Ended)
+        )
+    )
 
 
 def _still_on_its_way(events: list[Event], proof: Proof) -> bool:
@@ -312,6 +333,19 @@ class _Shared:
 
     def at_once(self, since: float, at: float) -> bool:
         return at <= since + self._moment(since, at)
+
+    def is_stale(self, events: list[Event]) -> bool:
+        """Return True if a node may have shown what it knew of retained messages, since the database was away: it may
+        not have learned yet what was acknowledged elsewhere a moment before that."""
+        newer = [each.ended for each in events if isinstance(each, Publish) and each.outcome == "ok"]
+        looks = [each.at for each in events if isinstance(each, Look)]
+        return bool(newer) and any(
+            fault.fault in (Fault.STORE_PAUSED, Fault.STORE_RESTART)
+            and since <= at <= until + self._moment(until, at)
+            and min(newer) + self._moment(min(newer), since) >= since
+            for since, until, fault in self._proof.inflicted
+            for at in looks
+        )
 
     def away(self, began: float, ended: float) -> bool:
         return any(

@@ -412,6 +412,16 @@ def test_a_retained_message_may_be_missed_where_it_can_hardly_be(
     assert story.broken(Durability()) == {promise}, "others promise it"
 
 
+@pytest.mark.parametrize(("at", "looked", "kept"), [(9.5, 12.0, True), (5.0, 12.0, False), (9.5, 25.0, False)])
+def test_a_node_shows_what_it_knows_while_the_database_is_away(at: float, looked: float, kept: bool) -> None:
+    story = Story((10.0, 14.0, BrokerFault(10.0, Fault.STORE_RESTART, 4.0)))
+    story.connect("p", 1.0, A)
+    old = story.publish(1.5, 0, "r/0/0", retain=True)
+    story.publish(at, 1, "r/0/0", retain=True)
+    story.look(looked, B, old)
+    assert story.broken(SHARED) == (set() if kept else {"retained, the last"})
+
+
 @pytest.mark.parametrize(("faults", "kept"), [((APART,), True), ((), False)])
 @pytest.mark.parametrize("nodes", [(A, B), (B, A)])
 def test_two_nodes_may_differ_while_they_are_cut_off(

@@ -141,6 +141,25 @@ def test_a_kill_takes_what_was_known_of_a_clean_member_and_a_message_on_its_way(
     assert ruling(judge(made), "to two members")[0] == state
 
 
+@pytest.mark.parametrize(("ended", "qos", "state"), [(2.9, 1, "not judged"), (2.9, 2, "broken"), (9.0, 1, "broken")])
+def test_a_member_may_read_late_what_went_to_another_when_its_connection_ended(
+    ended: float, qos: int, state: str
+) -> None:
+    history = History()
+    connections = {}
+    for client in ("durable-member-0", "durable-member-1"):
+        connections[client] = history.add(Connect(client=client, began=1.0))
+        connections[client].ok(1.1)
+        history.add(Subscribe(client=client, began=1.2, topic_filter="$share/g/t/#", qos=2)).ok(1.3)
+    publish = history.add(Publish(client="publisher-0", began=2.0, topic="t/0", qos=qos, sequence=0))
+    publish.ok(2.1)
+    for number, client in enumerate(connections):
+        history.add(Delivery(client=client, at=2.2 + number / 10, stream=publish.stream, sequence=0, qos=qos))
+    over = connections["durable-member-1"]
+    history.add(Ended(client="durable-member-1", at=ended, connection=over.number))
+    assert ruling(judge(replace(story(), history=history)), "to two members")[0] == state
+
+
 @pytest.mark.parametrize(("killed", "state"), [(4.0, "not judged"), (40.0, "broken")])
 def test_a_kill_may_take_an_unsubscribe_from_who_saves_now_and_then(killed: float, state: str) -> None:
     """So a subscription with Retain Handling 2 and Retain As Published goes on that the client has made anew later."""
