@@ -526,13 +526,13 @@ class Router:
 
     def keep_will(self, kept: object, message: Message, origin: Session | None, live: Callable[[], object]) -> None:
         """Give the message of a will to the store that brokers share and that has the will: see
-        `SharedSessions.publish_will`."""
+        `SharedSessions.keep_will`."""
         if self.limits.upgrade_outgoing_qos:
             message.qos = 2
         if self.shared is not None:
             # One of QoS 0 is retained with the live message.
             retains = message.retain and message.qos > 0
-            self.shared.publish_will(kept, message, live, self._offer(message, origin, retains))
+            self.shared.keep_will(kept, message, live, self._offer(message, origin, retains))
 
     def _offer(self, message: Message, origin: Session | None, retains: bool) -> Offer | None:
         if retains and self.retained_store.is_kept_there(message):
