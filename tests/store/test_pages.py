@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.ledger import EXPIRED, FULL_MESSAGES, GLOBAL
-from canopy_mqtt.core.persistence.journal import FETCHED, FETCHED_BYTES, PAGE_BYTES
-from canopy_mqtt.core.persistence.journal import PAGE as PAGE_OF_ALL
+from canopy_mqtt.core.queues.disk_queue import FETCHED, FETCHED_BYTES, PAGE_BYTES
+from canopy_mqtt.core.queues.disk_queue import PAGE as PAGE_OF_ALL
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST
 from canopy_mqtt.store.sqlite import SqliteStore
 from canopy_mqtt.store.tools.exporting import lines

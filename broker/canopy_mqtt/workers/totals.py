@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import SESSION_SIZE, SESSIONS
 from canopy_mqtt.core.counters import bound
-from canopy_mqtt.core.persistence.journal import UNBOUNDED
+from canopy_mqtt.core.queues.disk_queue import UNBOUNDED
 from canopy_mqtt.workers.parts import MAX_ACCOUNTS, UNLIMITED, equal_part
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.accounts import Room
-    from canopy_mqtt.core.persistence.journal import Pages
+    from canopy_mqtt.core.queues.disk_queue import Pages
     from canopy_mqtt.net.server import Server
 
 

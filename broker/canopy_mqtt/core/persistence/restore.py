@@ -21,13 +21,11 @@ from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.ledger import SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import (
-    UNBOUNDED,
     WAITING,
     DeliveryRecord,
     Journal,
     LoneWillRecord,
     MessageRecord,
-    Page,
     Saved,
     SessionRecord,
     SubscriptionRecord,
@@ -35,6 +33,7 @@ from canopy_mqtt.core.persistence.journal import (
 )
 from canopy_mqtt.core.protocol.identity import is_link, is_reserved
 from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
+from canopy_mqtt.core.queues.disk_queue import UNBOUNDED, Page
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced

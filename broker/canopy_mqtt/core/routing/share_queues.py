@@ -358,7 +358,7 @@ class ShareQueues:
                     continue
                 topics.add(message.topic)
                 if waiting is not None:
-                    queue.queue.shed_one(waiting, REPLACED, None)
+                    queue.queue.shed_one(waiting, REPLACED)
             made = Delivery(message, delivery.qos, False, NO_IDENTIFIERS, queue.group)
             made.order, made.since, made.message_terms = delivery.order, delivery.since or self._load.now, terms
             some.append(made)

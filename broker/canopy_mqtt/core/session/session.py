@@ -315,25 +315,24 @@ class Session:
             if cause != ACCEPTED:
                 # The message will never fit, however long it waits: nothing makes room for it.
                 return self._missed(message, self.ledger.lost(cause, 1))
+        delivery = Delivery(message, qos, retain, identifiers, group)
         if message_terms is not None:
-            if queue is None:
-                queue = self.queue
+            queue = self.queue
             self.account.fit()
-            answer = queue.apply_terms(send_buffer, message_terms, message, qos, retain, identifiers, group)
-            if answer == ACCEPTED and self.asked_link is not None:
+            answer = queue.apply_terms(message_terms, delivery)
+            if answer != GO_ON:
+                if answer != ACCEPTED:
+                    return self._missed(message, answer)
                 renewed = message_terms.of_topic(message.topic)
                 if renewed is not None:
                     self._ask(renewed)
-            if answer != GO_ON:
-                return answer if answer == ACCEPTED else self._missed(message, answer)
-        delivery = Delivery(message, qos, retain, identifiers, group)
-        if group is not None:
-            delivery.order = self.totals.place()
-        if message_terms is not None:
+                return ACCEPTED
             delivery.message_terms = message_terms
             delivery.since = self.totals.now
-            if qos == 0 and send_buffer is not None and queue is not None and queue.qos0 == 0:
-                return queue.offer_live(delivery, message_terms, send_buffer)
+        if group is not None:
+            delivery.order = self.totals.place()
+        if message_terms is not None and qos == 0 and send_buffer is not None and queue is not None and queue.qos0 == 0:
+            return queue.offer_live(delivery, message_terms)
         size: i64 = message.size
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if send_buffer is not None and qos > 0 and (queue is None or queue.pending is None):
@@ -404,7 +403,7 @@ class Session:
         if queue is None:
             queue = self.queue
         self.account.fit()
-        cause = queue.add(delivery, self.send_buffer, 0 if self.send_buffer is None else self.window.quota)
+        cause = queue.add(delivery)
         if cause == ACCEPTED and self.asked_link is not None:
             self._ask(delivery)
         return cause
@@ -429,7 +428,7 @@ class Session:
 
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         """Drop queued messages that are too old, at most this many; returns how many there were."""
-        return self.queue.shed_stale(message_terms, now, most, self.send_buffer)
+        return self.queue.shed_stale(message_terms, now, most)
 
     def waited(self, now: float) -> float:
         """Seconds that messages for a connected client wait in its queues; 0.0 if none waits, or it is away.
@@ -485,7 +484,7 @@ class Session:
                 queue.begin_review(permissions, self.principal)
             all_sent = window.send_waiting(queue, send_buffer, now)
             if queue.disk is not None:
-                queue.ask_disk(send_buffer)
+                queue.ask_disk()
             if not all_sent:
                 return window.spent
         if self.streams is None:
