@@ -59,8 +59,8 @@ def fingerprint(network: Network) -> dict[str, Facts]:
         "in turns": (
             len(router.wills.line),
             len(router.unfinished._line),
-            len(router.fanout.line.broadcasts),
-            dict(router.fanout.line.topics),
+            len(router.fanout.broadcasts.line),
+            dict(router.fanout.broadcasts.topics),
             router.fanout.broadcasting,
         ),
         "aliases": int(router.alias_bytes),

@@ -32,7 +32,6 @@ from canopy_mqtt.core.protocol.identity import is_link, is_reserved
 from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
 from canopy_mqtt.core.queues.disk_queue import UNBOUNDED, Page
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced
 from canopy_mqtt.core.routing.nodes import group_of, new_session
 from canopy_mqtt.core.routing.router import Router
@@ -86,7 +85,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     for broadcast in saved.broadcasts:
         message = _message(broadcast.message, messages, now)
         origin = router.sessions.get(message.publisher)
-        router.fanout.resume(Interrupted(message, origin, broadcast.number, broadcast.passed))
+        router.fanout.broadcasts.resume(message, origin, broadcast.number, broadcast.passed)
 
 
 def refill(router: Router, session: Session, record: SessionRecord, now: float) -> Iterator[None]:

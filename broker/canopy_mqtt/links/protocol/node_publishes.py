@@ -41,7 +41,7 @@ def publish_to_group(router: Router, message: GroupMessage) -> int:
     if group is None or not group.has_member():
         Ledger(name, router.counters).lost(SESSION_ENDED, 1)
         return 0
-    count = router.fanout.deliver_to_group(group, message)
+    count = router.fanout.deliver_to_one_group(group, message)
     if group.home is not None and not group.home.busy:
         _see_room(router, group, group.home)
     return count
