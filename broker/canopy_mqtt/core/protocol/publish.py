@@ -396,9 +396,11 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
             acknowledge.answer_duplicate(protocol, packet_id)
             return
         acknowledge.publish_came(protocol)
-        if protocol.v5 and acknowledge.quota_left(protocol) <= 0:
-            # [MQTT-3.3.4-7]
-            raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
+        if acknowledge.quota_left(protocol) <= 0:
+            if protocol.v5:  # [MQTT-3.3.4-7]
+                raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
+            if qos == 2:
+                acknowledge.check_unreleased(protocol)
     # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
     reason, why = refusal(router, session, topic, qos, publish.retain, len(publish.payload))
     permissions = router.permissions
