@@ -123,6 +123,7 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
     finish(router, network.now)
     assert [session.queued() for session in receivers[:12]] == [1] * 10 + [2, 0]
     assert not any(session.queued() for session in barred)
+    assert router.counters.denied_deliveries == len(barred)
     rules.filters_deliveries = False
     rules.change()
     router.publish(message(1), None)

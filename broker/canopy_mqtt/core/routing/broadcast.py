@@ -123,7 +123,7 @@ class Broadcast:
         return recipient
 
     def deliver(self, subscription: Subscription, verdicts: Verdicts | None) -> bool:
-        """Deliver the message to the session of a subscription. False where there was nothing to do.
+        """Deliver the message to the session of a subscription, if it may have it. False where there was nothing to do.
 
         `verdicts`: who may have it; None: all.
         """
@@ -134,9 +134,10 @@ class Broadcast:
         if self._journal is not None and session.journal is not None:
             # Before its rest is tried: nothing of this call is kept without the rest of it.
             self._journal.passed(self._number, session.client_id)
-        if verdicts is not None and not verdicts.may(session):
-            return False
         message = self.message
+        if verdicts is not None and not verdicts.may(session):
+            session.ledger.barred(session.principal, message.topic, False)
+            return True
         if recipient.no_local and session is self.origin:
             others = without_own(recipient)
             if others is None:
