@@ -37,7 +37,7 @@ Facts = Any
 def fingerprint(network: Network) -> dict[str, Facts]:
     """Everything that the core of a broker keeps. Publish to every topic before, so that each route is looked up."""
     router = network.router
-    table, store, load = router.table, router.retained_store, router.counters.load
+    table, store, totals = router.table, router.retained_store, router.counters.totals
     return {
         "trie": trie(router.trie),
         "filters": {name: filter_of(router.trie, name) for name in filters_of(router.trie)},
@@ -65,12 +65,12 @@ def fingerprint(network: Network) -> dict[str, Facts]:
         ),
         "aliases": int(router.alias_bytes),
         "load": (
-            int(load.messages),
-            int(load.bytes),
-            int(load.inflight),
-            int(load.inflight_bytes),
-            len(load.overflowed),
-            len(load.aging),
+            int(totals.messages),
+            int(totals.bytes),
+            int(totals.inflight),
+            int(totals.inflight_bytes),
+            len(totals.overflowed),
+            len(totals.aging),
         ),
     }
 

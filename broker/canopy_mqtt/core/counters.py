@@ -202,8 +202,8 @@ class Counters:
         self.half_full: i64 = 0
         self.backed_up: i64 = 0
         self.protocol_errors: i64 = 0
-        # What waits in all queues together, and what the time is: not a total, but what everybody who counts needs too.
-        self.load: Final = QueueTotals()
+        # What waits in all queues together; and the time of the batch, which whatever counts needs too.
+        self.totals: Final = QueueTotals()
 
     def dropped_in_all(self) -> int:
         """Messages dropped, over all causes."""

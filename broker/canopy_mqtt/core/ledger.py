@@ -90,7 +90,7 @@ class Ledger:
         # The client that its session belonged to, once that has ended; until then the session tells.
         self.principal: Principal | None = None
         self._counters = counters
-        self._load = counters.load
+        self._totals = counters.totals
         self.dropped: list[int] | None = None
         # What had been lost when subscribers were last compared (`observe.sampling.subscribers`).
         self.compared: i64 = 0
@@ -105,7 +105,7 @@ class Ledger:
         """
         self._count(cause, count)
         if self.unreported is None:
-            self._load.unreported.append(self)
+            self._totals.unreported.append(self)
         self.unreported = add_loss(self.unreported, cause, count)
         if cause != EXPIRED:
             self.untold = add_loss(self.untold, cause, count)
@@ -120,16 +120,16 @@ class Ledger:
         group, of which no member may have it."""
         self._counters.denied_deliveries += 1
         self._counters.refusals.note(
-            self, principal, RECEIVE, topic.decode(), reason_codes.NOT_AUTHORIZED, self._load.now, "", 0, retain
+            self, principal, RECEIVE, topic.decode(), reason_codes.NOT_AUTHORIZED, self._totals.now, "", 0, retain
         )
 
     def _count(self, cause: int, count: int) -> None:
         self.dropped = add_loss(self.dropped, cause, count)
         self._counters.dropped[cause] += count
-        if self._load.tap is not None:
-            self._load.tap.lost_messages(self.client_id, cause, count)
-        if self._load.loss_listener is not None:
-            self._load.loss_listener.lost_messages(self.client_id, cause, count)
+        if self._totals.tap is not None:
+            self._totals.tap.lost_messages(self.client_id, cause, count)
+        if self._totals.loss_listener is not None:
+            self._totals.loss_listener.lost_messages(self.client_id, cause, count)
 
     def in_all(self) -> int:
         """Return the messages dropped, over all causes."""

@@ -259,7 +259,7 @@ def test_what_waits_when_a_connection_ends_is_not_lost() -> None:
     assert (session.in_flight_messages(), session.waiting_messages()) == (1, 2)
     client.cut()
     assert total_ledger([session]) == []
-    assert net.router.counters.load.messages == 0
+    assert net.router.counters.totals.messages == 0
     assert not any(net.router.counters.dropped)
 
 

@@ -171,10 +171,10 @@ class TestLoad:
         network = Network(limits(max_loop_lag=2))
         access_control = Asked()
         network.router.access_control = access_control
-        network.router.counters.load.lag = 3.0
+        network.router.counters.totals.lag = 3.0
         assert network.idle("c").connect().reason_code == 0x89
         assert access_control.asked == 0
-        network.router.counters.load.lag = 0.0
+        network.router.counters.totals.lag = 0.0
         network.client("c")
         assert access_control.asked == 1
 

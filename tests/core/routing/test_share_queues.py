@@ -52,7 +52,7 @@ def ledgers(network: Network) -> None:
     """All accounts are right."""
     assert total_ledger(network.router.sessions.values()) == []
     sessions = network.router.sessions.values()
-    assert network.router.counters.load.messages == sum(
+    assert network.router.counters.totals.messages == sum(
         each.waiting_messages() + each.in_flight_messages() for each in sessions
     )
 

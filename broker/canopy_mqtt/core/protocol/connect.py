@@ -367,7 +367,7 @@ def _give_up(attempt: Attempt, router: Router) -> None:
     restored = attempt.restored
     if restored is not None:
         attempt.restored = None
-        router.let_go(restored, router.counters.load.now)
+        router.let_go(restored, router.counters.totals.now)
     if attempt.is_open:
         shared.left(attempt)
 
@@ -621,7 +621,7 @@ def _check(connect: Connect, refused: int, host: str, router: Router, now: float
     may come in place of its own old connection: that may well be dead, and would keep it out until that is noticed.
     """
     limit = router.limits.max_loop_lag
-    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
+    if limit > 0.0 and router.counters.totals.lag_at(now) > limit:
         # Before anything is done for it.
         raise Refused("the broker is overloaded", reason_codes.SERVER_BUSY)
     check_ban(connect.client_id, connect.user_name, host, router, now)

@@ -67,7 +67,7 @@ def start(protocol: ServerProtocol, max_aliases: int) -> None:
     protocol.max_aliases = max_aliases
     protocol.mount = session.principal.mount.encode()
     # On the hot path a message is neither refused for its payload nor does it get another QoS.
-    if not (router.limits.upgrade_outgoing_qos or protocol.mount or router.counters.load.message_hook is not None):
+    if not (router.limits.upgrade_outgoing_qos or protocol.mount or router.counters.totals.message_hook is not None):
         protocol.max_plain_payload = router.limits.max_payload_size or MAX_PACKET
 
 
@@ -424,7 +424,7 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
         message = Message(
             topic, publish.payload, qos, publish.retain, publish.properties, expires_at, session.client_id
         )
-        hook = router.counters.load.message_hook
+        hook = router.counters.totals.message_hook
         if hook is not None:
             changed = hook.publish(session.principal, message, False)
             router.budget.look()

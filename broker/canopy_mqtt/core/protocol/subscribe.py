@@ -382,7 +382,7 @@ class FilterPacket(Job):
         if most <= self._room:
             self._room -= most
             return True
-        now = self._router.counters.load.now
+        now = self._router.counters.totals.now
         self._why = lacking_filter_room(self._router, self._session, name, group, topic_filter, now)
         return not self._why
 

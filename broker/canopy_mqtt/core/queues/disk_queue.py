@@ -115,13 +115,13 @@ def is_pageable(delivery: Delivery) -> bool:
 class DiskQueue:
     """The pages of one session, if any of its messages are on disk only."""
 
-    def __init__(self, queue: MessageQueue, ledger: Ledger, load: QueueTotals, pages: Pages) -> None:
+    def __init__(self, queue: MessageQueue, ledger: Ledger, totals: QueueTotals, pages: Pages) -> None:
         self.messages: i64 = 0
         self.bytes: i64 = 0
         self._holds_qos0 = False
         self._queue = queue
         self._ledger = ledger
-        self._load = load
+        self._totals = totals
         self._sums = pages
         self._pages: deque[Page] = deque()
         # The read in progress: how many pages from the first on it has, and for which connection.
@@ -199,16 +199,16 @@ class DiskQueue:
             count += 1
             messages += page.messages
             size += page.bytes
-        load = self._load
-        if not load.has_room(messages, size) and not load.relieve(messages, size):
+        totals = self._totals
+        if not totals.has_room(messages, size) and not totals.relieve(messages, size):
             self._sums.starved[self] = None
             return
         if not self._pages or self._pages[0] is not first:
             # Room was made here.
             self._sums.starved[self] = None
             return
-        load.messages += messages
-        load.bytes += size
+        totals.messages += messages
+        totals.bytes += size
         self._asked = count
         self._fetch = QueueFetch(self, journal, first.first, last.last, messages, size)
         journal.fetch(self._ledger.client_id, self._fetch)
@@ -231,12 +231,12 @@ class DiskQueue:
                 journal.read_back(self._ledger.client_id, page.last)
         self._fetch = None
         self._count(-messages, -size)
-        load = self._load
+        totals = self._totals
         deliveries: list[Delivery] = []
         for record in records:
-            delivery = record.queued(load.now)
+            delivery = record.queued(totals.now)
             journal.restored(self._ledger.client_id, delivery, record.number)
-            delivery.since = load.now
+            delivery.since = totals.now
             deliveries.append(delivery)
             messages -= 1
             size -= delivery.message.size
@@ -244,8 +244,8 @@ class DiskQueue:
         if messages != 0 or size != 0:
             # The file was changed by another program.
             self._queue.count(-messages, -size)
-            load.messages -= messages
-            load.bytes -= size
+            totals.messages -= messages
+            totals.bytes -= size
             self._ledger.lost(GLOBAL, messages)
         self._end_if_empty()
         self.try_again()
@@ -292,8 +292,8 @@ class DiskQueue:
             fetch.over = True
             self._fetch = None
             self._asked = 0
-            self._load.messages -= fetch.messages
-            self._load.bytes -= fetch.bytes
+            self._totals.messages -= fetch.messages
+            self._totals.bytes -= fetch.bytes
 
 
 class QueueFetch(Fetch):

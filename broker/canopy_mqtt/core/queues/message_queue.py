@@ -79,9 +79,9 @@ class MessageQueue:
         self._session = session
         self._ledger = session.ledger
         self._counters = counters
-        self.load = counters.load
+        self.totals = counters.totals
         # Whose account has the bytes that wait here in memory; see `belong_to`.
-        self.owner: Account = counters.load.internal
+        self.owner: Account = counters.totals.internal
 
     def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
         """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
@@ -95,12 +95,12 @@ class MessageQueue:
     def belong_to(self, account: Account) -> None:
         """Let another account answer for what waits here, now and later."""
         if self.messages > 0:
-            self.load.queue_ends(self.owner)
+            self.totals.queue_ends(self.owner)
         self.owner.queued -= self.bytes_in_memory
         self.owner = account
         account.queued += self.bytes_in_memory
         if self.messages > 0:
-            self.load.queue_begins(self.owner)
+            self.totals.queue_begins(self.owner)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -130,12 +130,12 @@ class MessageQueue:
             if self._begin_disk(self.pages).add(delivery, self.journal, self.policy == DROP_OLDEST):
                 return ACCEPTED
             return self._ledger.lost(GLOBAL, 1)
-        load = self.load
+        totals = self.totals
         # `QueueTotals.has_room`, spelled out: this is asked for every message that waits.
         if (
-            (load.messages >= load.max_messages or load.bytes + size > load.max_bytes)
-            and not load.has_room(1, size)
-            and not load.admits(1, size, self.messages, self.bytes)
+            (totals.messages >= totals.max_messages or totals.bytes + size > totals.max_bytes)
+            and not totals.has_room(1, size)
+            and not totals.admits(1, size, self.messages, self.bytes)
         ):
             return self._ledger.lost(GLOBAL, 1)
         pending = self.pending
@@ -144,16 +144,16 @@ class MessageQueue:
             self.pending = pending
         pending.append(delivery)
         delivery.live = False
-        delivery.since = load.now
+        delivery.since = totals.now
         if self.messages == 0:
             # Until now it has kept up.
-            self._taken_at = load.now
-            load.queue_begins(self.owner)
+            self._taken_at = totals.now
+            totals.queue_begins(self.owner)
         self.messages += 1
         self.bytes += size
         self.owner.queued += size
-        load.messages += 1
-        load.bytes += size
+        totals.messages += 1
+        totals.bytes += size
         if delivery.qos == 0:
             self.count_qos0(1)
         if (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes) and (
@@ -163,7 +163,7 @@ class MessageQueue:
         if self.journal is not None:
             self.journal.queued(self.client_id, delivery)
         if delivery.message_terms is not None:
-            self.enter(delivery.message_terms, delivery, load.now)
+            self.enter(delivery.message_terms, delivery, totals.now)
         return ACCEPTED
 
     def _make_room(self, message_terms: MessageTerms | None, messages: i64, size: i64, cause: int) -> bool:
@@ -183,15 +183,15 @@ class MessageQueue:
 
     def _report_over_half(self) -> None:
         """Tell routing that more than half of the messages that may wait do, though the client is there."""
-        load = self.load
+        totals = self.totals
         if not self._over_half_reported:
             # Once, until the client has worked most of it off: one that does not read slows no publisher.
             self._over_half_reported = True
             self._counters.half_full += 1
             self._counters.backed_up += 1
-        if self.holds_publishers(load.now):
-            load.over_half += 1
-            load.over_half_queue = self
+        if self.holds_publishers(totals.now):
+            totals.over_half += 1
+            totals.over_half_queue = self
 
     def holds_publishers(self, now: float) -> bool:
         """Return whether publishers should wait: more than half of what may wait does, and the client acknowledges."""
@@ -199,7 +199,7 @@ class MessageQueue:
             self.holds
             and self.policy != DROP_OLDEST
             and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
-            and now < self._taken_at + self.load.standstill
+            and now < self._taken_at + self.totals.standstill
         )
 
     # -- on disk alone -------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class MessageQueue:
     def _is_for_disk(self, delivery: Delivery, size: i64, pages: Pages) -> bool:
         """Return whether a delivery is to wait on disk alone."""
         if self.disk is None:
-            return pages.beyond(self.messages, self.bytes, size, self.load.bytes) and is_pageable(delivery)
+            return pages.beyond(self.messages, self.bytes, size, self.totals.bytes) and is_pageable(delivery)
         # Behind what waits, but not past what had to stay in memory.
         return (self.pending is None or len(self.pending) <= self._ahead) and is_pageable(delivery)
 
@@ -226,7 +226,7 @@ class MessageQueue:
         if self.pending is None:
             self.pending = deque()
         if self.disk is None:
-            self.disk = DiskQueue(self, self._ledger, self.load, pages)
+            self.disk = DiskQueue(self, self._ledger, self.totals, pages)
             self._ahead = len(self.pending)
         return self.disk
 
@@ -247,9 +247,9 @@ class MessageQueue:
         self.messages += messages
         self.bytes += size
         if before == 0 and messages > 0:
-            self.load.queue_begins(self.owner)
+            self.totals.queue_begins(self.owner)
         elif before > 0 and self.messages == 0:
-            self.load.queue_ends(self.owner)
+            self.totals.queue_ends(self.owner)
 
     def put_back(self, deliveries: list[Delivery]) -> None:
         pending = self.pending
@@ -318,12 +318,12 @@ class MessageQueue:
         if delivery.qos == 0:
             self.count_qos0(-1)
         if self.messages == 0:
-            self.load.queue_ends(self.owner)
+            self.totals.queue_ends(self.owner)
             self.pending = None
             self._gaps = 0
             if self.review is not None:
                 self.review.left = 0
-        self._taken_at = self.load.now
+        self._taken_at = self.totals.now
         if self._over_half_reported and self.messages * 4 < self.max_messages and self.bytes * 4 < self.max_bytes:
             self._over_half_reported = False
 
@@ -342,9 +342,9 @@ class MessageQueue:
         """
         if not some:
             return
-        load = self.load
+        totals = self.totals
         if self.messages == 0:
-            self._taken_at = load.now
+            self._taken_at = totals.now
             self.pending = None
             self._gaps = 0
         pending = self.pending = self.pending or deque()
@@ -354,7 +354,7 @@ class MessageQueue:
             before: list[Delivery] = []
             while pending and pending[0].order < some[-1].order:
                 before.append(pending.popleft())
-            load.budget.used += len(before) >> MERGE_SHIFT
+            totals.budget.used += len(before) >> MERGE_SHIFT
             before += some
             before.sort(key=order_of, reverse=True)
             pending.extendleft(before)
@@ -362,8 +362,8 @@ class MessageQueue:
         size: i64 = sum([each.message.size for each in some])
         self.count(len(some), size)
         self.owner.queued += size
-        load.messages += len(some)
-        load.bytes += size
+        totals.messages += len(some)
+        totals.bytes += size
         for delivery in some:
             if delivery.qos == 0:
                 self.count_qos0(1)
@@ -423,7 +423,7 @@ class MessageQueue:
     def bars(self, delivery: Delivery) -> bool:
         """Return whether the first that waits may not be sent any more; or with a lower QoS, which it has then."""
         review = self.review
-        most = delivery.qos if review is None else review.most(delivery, self.load.permissions)
+        most = delivery.qos if review is None else review.most(delivery, self.totals.permissions)
         if 0 <= most < delivery.qos:
             delivery.qos = most
             if most == 0:
@@ -446,12 +446,12 @@ class MessageQueue:
 
     def end(self) -> None:
         """The session is over: nothing waits any more. What did was counted."""
-        load = self.load
-        load.messages -= self.in_memory
-        load.bytes -= self.bytes_in_memory
+        totals = self.totals
+        totals.messages -= self.in_memory
+        totals.bytes -= self.bytes_in_memory
         self.owner.queued -= self.bytes_in_memory
         if self.messages > 0:
-            self.load.queue_ends(self.owner)
+            self.totals.queue_ends(self.owner)
         if self.disk is not None:
             self.disk.end()
             self.disk = None
@@ -496,8 +496,8 @@ class MessageQueue:
 
     def forget(self, delivery: Delivery) -> None:
         """Take one that is out of the queue out of the broker's sum and all other accounts."""
-        self.load.messages -= 1
-        self.load.bytes -= delivery.message.size
+        self.totals.messages -= 1
+        self.totals.bytes -= delivery.message.size
         message_terms = delivery.message_terms
         if message_terms is not None:
             message_terms.leave(delivery)
@@ -507,7 +507,7 @@ class MessageQueue:
 
     def _shed_expired(self) -> None:
         """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
-        now = self.load.now
+        now = self.totals.now
         for _ in range(16 * STALE):
             delivery = self.first()
             if delivery is None and self.disk is not None and self.disk.expired(now):
@@ -541,10 +541,10 @@ class MessageQueue:
 
     def enter(self, message_terms: MessageTerms, delivery: Delivery, since: float) -> None:
         """A delivery with terms of its own waits, here or in the send buffer, since then."""
-        load = self.load
+        totals = self.totals
         message_terms.enter(delivery, since)
         if message_terms.max_age > 0.0:
-            load.aging[message_terms] = None
+            totals.aging[message_terms] = None
 
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         """Drop at most `most` messages of a subscription that have waited too long; return how many there were."""
@@ -569,7 +569,7 @@ class MessageQueue:
                 send_buffer.shed_one(oldest, FULL_MESSAGES if full else FULL_BYTES)
         cause = send_buffer.offer_late(delivery)
         if cause == ACCEPTED:
-            self.enter(message_terms, delivery, self.load.now)
+            self.enter(message_terms, delivery, self.totals.now)
         elif (
             message_terms.policy == DISCONNECT
             and cause in (FULL_MESSAGES, FULL_BYTES)
@@ -581,7 +581,7 @@ class MessageQueue:
     def apply_terms(self, message_terms: MessageTerms, delivery: Delivery) -> int:
         """Apply the terms of a subscription to a message that comes: GO_ON, or ACCEPTED in place of an older one, or
         why not."""
-        self.shed_stale(message_terms, self.load.now, STALE)
+        self.shed_stale(message_terms, self.totals.now, STALE)
         same = message_terms.of_topic(delivery.message.topic)
         if same is not None:
             if (same.qos == 0) == (delivery.qos == 0):
@@ -603,7 +603,7 @@ class MessageQueue:
 
     def _renew(self, message_terms: MessageTerms, waiting: Delivery, newer: Delivery) -> int:
         """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
-        load = self.load
+        totals = self.totals
         send_buffer = self._session.send_buffer if waiting.live else None
         grown: i64 = newer.message.size
         grown -= waiting.message.size
@@ -613,8 +613,8 @@ class MessageQueue:
             fits = self.bytes + grown <= self.max_bytes or self.messages == 1
         if not fits:
             return self._ledger.lost(FULL_BYTES, 1)
-        if grown > 0 and not load.has_room(0, grown):
-            relieved = load.relieve(0, grown)
+        if grown > 0 and not totals.has_room(0, grown):
+            relieved = totals.relieve(0, grown)
             if not waiting.waits:
                 return GO_ON
             if not relieved:
@@ -624,12 +624,12 @@ class MessageQueue:
         else:
             self.bytes += grown
             self.owner.queued += grown
-            load.bytes += grown
+            totals.bytes += grown
             self._ledger.lost(REPLACED, 1)
         waiting.settle()
         waiting.message, waiting.qos, waiting.retain = newer.message, newer.qos, newer.retain
         waiting.identifiers, waiting.group = newer.identifiers, newer.group
-        message_terms.renew(waiting, load.now)
+        message_terms.renew(waiting, totals.now)
         if self.journal is not None and not waiting.live:
             self.journal.renewed(self.client_id, waiting)
         return ACCEPTED

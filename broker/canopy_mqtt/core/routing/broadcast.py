@@ -161,7 +161,7 @@ class Broadcast:
 class Broadcasts(Job):
     """The broadcasts in progress, oldest first; as a job, it delivers them one after the other."""
 
-    def __init__(self, fanout: Fanout, load: QueueTotals, jobs: Scheduler) -> None:
+    def __init__(self, fanout: Fanout, totals: QueueTotals, jobs: Scheduler) -> None:
         """`fanout` has the routes, and chooses members of share groups. Its `broadcasting` says if there are any."""
         self.line: deque[Broadcast] = deque()
         # How many of them each topic has.
@@ -170,19 +170,19 @@ class Broadcasts(Job):
         # its publisher, its number there, and the clients that do not get it.
         self._interrupted: list[tuple[Message, Session | None, int, set[str]]] = []
         self._fanout = fanout
-        self._load = load
+        self._totals = totals
         self._jobs = jobs
 
     def begin(self, route: Route, message: Message, origin: Session | None) -> int:
         """Begin to hand a message to very many, from the next turn on. Return how many they are."""
-        budget = self._load.budget
+        budget = self._totals.budget
         if len(self.line) >= MAX_BROADCASTS:
             end: i64 = budget.end
             budget.begin(1 << 60)  # all of it
             self._go_on(self.line[0], budget)
             budget.begin(end - budget.used)
         broadcast = Broadcast(route, message, origin)
-        journal = self._load.journal
+        journal = self._totals.journal
         if message.qos > 0 and journal is not None:
             broadcast.keep(journal, journal.broadcast(message))
         self.line.append(broadcast)
@@ -210,8 +210,8 @@ class Broadcasts(Job):
         for message, origin, number, passed in reversed(interrupted):
             # Whom it is for is found out now. It stands before what has come since.
             broadcast = Broadcast(self._fanout.table.cache.route(message.topic), message, origin, passed)
-            if self._load.journal is not None:
-                broadcast.keep(self._load.journal, number)
+            if self._totals.journal is not None:
+                broadcast.keep(self._totals.journal, number)
             self.line.appendleft(broadcast)
         while self.line and not budget.spent():
             self._go_on(self.line[0], budget)

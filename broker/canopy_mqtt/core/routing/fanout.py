@@ -77,15 +77,15 @@ MAX_MEMBERS_TRIED: Final = 16
 class Fanout:
     """Delivers a message to the subscribers of its topic."""
 
-    def __init__(self, table: SubscriptionTable, load: QueueTotals, jobs: Scheduler) -> None:
+    def __init__(self, table: SubscriptionTable, totals: QueueTotals, jobs: Scheduler) -> None:
         self.table = table
-        self._load = load
+        self._totals = totals
         self._cache = table.cache
         self._changes = table.cache.changes
-        self.budget: Final = load.budget
+        self.budget: Final = totals.budget
         self.permissions: Permissions | None = None  # what access control says, if there is one
         # Messages that are on their way to very many, and whether there are any.
-        self.broadcasts = Broadcasts(self, load, jobs)
+        self.broadcasts = Broadcasts(self, totals, jobs)
         self.broadcasting = False
         self.at_once: i64 = MAX_DIRECT_SUBSCRIPTIONS
         self.barred = BarredList()  # deliveries that access control has not allowed
@@ -142,10 +142,10 @@ class Fanout:
 
     def _record(self, route: Route, message: Message) -> Recorder | None:
         """Record a message if a recorder wants it. Return the recorder if it wants the deliveries, too."""
-        tap = self._load.tap
+        tap = self._totals.tap
         if tap is None or not route.tapped:
             return None
-        tap.message(message, self._load.now)
+        tap.message(message, self._totals.now)
         return tap if tap.deliveries else None
 
     def deliver(self, route: Route, message: Message, origin: Session | None, tap: Recorder | None = None) -> int:
@@ -346,7 +346,7 @@ class Fanout:
         """Deliver a message that is for one share group alone, and record it if a recorder wants it. Return 0 if it is
         for no member, else 1."""
         tap: Recorder | None = None
-        if self._load.tap is not None:
+        if self._totals.tap is not None:
             tap = self._record(self.route(message.topic) or self.new_route(message.topic), message)
         return 0 if self.deliver_to_group(group, message, self.verdicts(message.topic), tap) == NO_MEMBER else 1
 

@@ -145,9 +145,9 @@ class QueueLimits:
         if session.send_buffer is not None:
             session.send_buffer.low_latency(session.message_terms is not None or session.fresh_terms > 0)
 
-    def sweep(self, load: QueueTotals, now: float) -> None:
+    def sweep(self, totals: QueueTotals, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes."""
-        aging = load.aging
+        aging = totals.aging
         left: i64 = SWEEP
         for message_terms in list(aging):
             session = message_terms.session

@@ -68,15 +68,15 @@ class Router:
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
         self.limits = limits
         self.counters = Counters()
-        self._load = self.counters.load
-        self.budget: Final = self._load.budget
-        self.accounts = Accounts(self._load.internal)
+        self._totals = self.counters.totals
+        self.budget: Final = self._totals.budget
+        self.accounts = Accounts(self._totals.internal)
         self.deadlines = Deadlines()
         self.jobs = Scheduler(self.budget, self.deadlines)
-        self.table = SubscriptionTable(trie, match_cache, self._load, self.accounts, self.jobs)
+        self.table = SubscriptionTable(trie, match_cache, self._totals, self.accounts, self.jobs)
         self.trie = self.table.trie
         self.cache = self.table.cache
-        self.fanout = Fanout(self.table, self._load, self.jobs)
+        self.fanout = Fanout(self.table, self._totals, self.jobs)
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
         # Whether a client identifier is one of this process's; None: all are.
@@ -84,8 +84,8 @@ class Router:
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.fanout)
-        load = self._load
-        self.peers = ConnectedPeers(load, self.jobs, self.table)
+        totals = self._totals
+        self.peers = ConnectedPeers(totals, self.jobs, self.table)
         self.session_table = SessionTable(self.accounts)
         self.sessions = self.session_table.sessions
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.accounts)
@@ -94,9 +94,9 @@ class Router:
         self.wills = WillQueue(self)
         self.share_queues = self.fanout.share_queues = self.table.share_queues = ShareQueues(self)
         self.peers.share_queues = self.share_queues
-        self.unfinished = Unfinished(self.fanout, self.share_queues, load, self.jobs)
+        self.unfinished = Unfinished(self.fanout, self.share_queues, totals, self.jobs)
         self.queue_limits = QueueLimits(limits, self.fanout)
-        load.reliever = GlobalLimiter(self.sessions, load)
+        totals.reliever = GlobalLimiter(self.sessions, totals)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
         self.permissions: Permissions | None = None  # what access control says, if there is one
         self._epochs: i64 = 0  # of those that were in force before
@@ -111,13 +111,13 @@ class Router:
 
     def limits_changed(self) -> None:
         """Apply changed numbers in `limits` to the parts that keep copies of them."""
-        limits, load = self.limits, self._load
+        limits, totals = self.limits, self._totals
         self.runs.keep_to(limits)
-        load.max_messages = bound(limits.total_messages)
-        load.max_bytes = bound(limits.total_bytes)
-        load.standstill = limits.standstill
+        totals.max_messages = bound(limits.total_messages)
+        totals.max_bytes = bound(limits.total_bytes)
+        totals.standstill = limits.standstill
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
-        load.retained_check = self.retained_store if limits.check_retained_publisher else None
+        totals.retained_check = self.retained_store if limits.check_retained_publisher else None
         self.queue_limits.forget()
         for queue in self.share_queues.queues:
             # No client connects to it and so gives it the new terms.
@@ -135,16 +135,16 @@ class Router:
         if self.permissions is not None:
             self._epochs = self.permissions.epochs
         made = None if asked is None else Permissions(asked, self._epochs)
-        self.permissions = self.fanout.permissions = self._load.permissions = made
+        self.permissions = self.fanout.permissions = self._totals.permissions = made
 
     @property
     def journal(self) -> Journal | None:
         """The journal that is told what to store. Set before the first session, or never."""
-        return self._load.journal
+        return self._totals.journal
 
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
-        self._load.journal = journal
+        self._totals.journal = journal
         self.commits = None if journal is None else journal.commits
 
     # -- recording -----------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Router:
         taps = create("nodes")
         for topic_filter in filters:
             taps.insert(topic_filter)
-        self.tap = self._load.tap = tap
+        self.tap = self._totals.tap = tap
         self.cache.clear()
         self.cache.taps = taps if tap is not None else None
         for session in self.sessions.values():
@@ -389,14 +389,14 @@ class Router:
     def adopt(self, session: Session) -> None:
         """Add a session that was not opened by a client's CONNECT: that of a link. It is stored, too."""
         self.session_table.add(session)
-        if self._load.journal is not None:
-            session.keep(self._load.journal)
+        if self._totals.journal is not None:
+            session.keep(self._totals.journal)
 
     def sweep(self, now: float) -> None:
         """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
         self.peers.drain(self, now)
-        self.queue_limits.sweep(self._load, now)
-        journal = self._load.journal
+        self.queue_limits.sweep(self._totals, now)
+        journal = self._totals.journal
         if journal is not None:
             journal.retry()
             if journal.pages is not None:

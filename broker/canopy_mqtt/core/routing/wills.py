@@ -189,7 +189,7 @@ class WillQueue(Job):
         whole = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
         message: Message | None = whole
         permissions = self._router.permissions
-        if topic[0] == DOLLAR or permissions is not None or self._counters.load.message_hook is not None:
+        if topic[0] == DOLLAR or permissions is not None or self._counters.totals.message_hook is not None:
             message = self._allowed(whole, session, principal)
         if kept is None:
             if message is not None:
@@ -213,7 +213,7 @@ class WillQueue(Job):
         if is_system(topic) and not self._bridge_states.may_send_will(topic, message.publisher):
             return None
         permissions = self._router.permissions
-        hook = self._counters.load.message_hook
+        hook = self._counters.totals.message_hook
         if hook is not None or (permissions is not None and not permissions.steady):
             # How long they take is not known.
             self._router.budget.look()
@@ -327,7 +327,7 @@ class WillQueue(Job):
             if waiting.message is not None:
                 self._send(waiting.message, waiting.session, KEPT)
             else:
-                now = counters.load.now
+                now = counters.totals.now
                 self.submit(waiting.will, waiting.client_id, waiting.session, waiting.principal, now, waiting.kept)
         return not line
 

@@ -63,8 +63,8 @@ class Session:
         self.internal = False  # the broker's: a link's, or of the program that it runs in. No rule is about it
         # The present connection, if its acknowledgements tell whether a subscriber was reached: a link's do.
         self.asked_link: AskedLink | None = None
-        self.client_id, self.totals, self.ledger = client_id, counters.load, Ledger(client_id, counters)
-        self.account = ClientAccount(counters.load.internal, bound(max_bytes))
+        self.client_id, self.totals, self.ledger = client_id, counters.totals, Ledger(client_id, counters)
+        self.account = ClientAccount(counters.totals.internal, bound(max_bytes))
         # The terms of a queue and a window that are not made yet; a send quota of 0 before the first connection.
         self._counters = counters
         self.policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes

@@ -101,11 +101,11 @@ class RoutedQuestion:
         self.listeners = sum(entry.ordinary_count for entry in self.entries)
         # One for each receiver: whether all queues together have room for them.
         copies = self.listeners + len(self.groups)
-        load, size = router.counters.load, message.size
+        totals, size = router.counters.totals, message.size
         self.roomy = (
-            load.has_room(copies, copies * size)
-            and load.inflight + copies <= load.max_messages // 2
-            and load.inflight_bytes + copies * size <= load.max_bytes // 2
+            totals.has_room(copies, copies * size)
+            and totals.inflight + copies <= totals.max_messages // 2
+            and totals.inflight_bytes + copies * size <= totals.max_bytes // 2
         )
 
 

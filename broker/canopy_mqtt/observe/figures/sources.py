@@ -95,7 +95,7 @@ class Reading:
         self.server: Server = sources.server
         self.router: Router = sources.server.router
         self.counters: Counters = self.router.counters
-        self.load: QueueTotals = self.counters.load
+        self.totals: QueueTotals = self.counters.totals
         self.recorder: Recorder | None = sources.recorder
         self.process: Process = sources.process
 
