@@ -55,8 +55,9 @@ NOT_SENT: Final = -2
 class SendBuffer:
     """One peer's queue. All sizes in bytes. It knows no socket and no task."""
 
-    def __init__(self, wakeups: list[SendBuffer], counters: Counters, max_messages: int, max_bytes: int) -> None:
-        """`wakeups`: where a buffer is listed when it has something to take. Limits of 0: unlimited."""
+    def __init__(self, touched: list[SendBuffer], counters: Counters, max_messages: int, max_bytes: int) -> None:
+        """`touched`: where it is listed when it has something to take (`ConnectedPeers.touched`). Limits of 0:
+        unlimited."""
         # Whole frames, several QoS 0 ones in one piece, or deliveries whose frame is made when it is taken; None is a
         # gap, and so is a delivery that was dropped.
         self.items: list[object] = []
@@ -84,7 +85,7 @@ class SendBuffer:
         # Since when the message that is watched waits (0.0: none is watched), and how many items go before it has gone.
         self._since: float = 0.0
         self._ahead: i64 = 0
-        self._wakeups = wakeups
+        self._touched = touched
         # Up to here each offer; what follows is for control packets, deliveries, and taking.
         self.control_bytes: i64 = 0
         # Deliveries and runs of them.
@@ -278,7 +279,7 @@ class SendBuffer:
             self._report_over_half()
         if not self.listed:
             self.listed = True
-            self._wakeups.append(self)
+            self._touched.append(self)
 
     def _report_over_half(self) -> None:
         """Tell routing that more than half of the messages that may wait do."""
@@ -423,18 +424,18 @@ class SendBuffer:
         self._counters.control_sent += size >> 2 if size > 4 and packet[1] == 2 else 1
         if not self.listed:
             self.listed = True
-            self._wakeups.append(self)
+            self._touched.append(self)
 
     def schedule_flush(self) -> None:
         """Let the connection handle this buffer after the present batch."""
         if not self.listed:
             self.listed = True
-            self._wakeups.append(self)
+            self._touched.append(self)
 
     def report_end(self) -> None:
         """Let the shell handle this buffer after the present batch, even if it is listed already: it has ended."""
         self.listed = True
-        self._wakeups.append(self)
+        self._touched.append(self)
 
     @property
     def congested(self) -> bool:

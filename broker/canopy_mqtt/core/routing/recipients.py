@@ -368,7 +368,8 @@ class Verdicts:
         return found
 
     def follow(self, other: Verdicts) -> None:
-        """Know of share groups what another one for the topic knows, and change nothing there."""
+        """Know of share groups what another one for the topic knows, and change nothing there; for
+        `observe.explain`."""
         if self._permissions.steady and other._epochs == self._permissions.epochs:
             self._permitted = {turns: each.copy() for turns, each in other._permitted.items()}
 

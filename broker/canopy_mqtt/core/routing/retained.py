@@ -358,7 +358,7 @@ class RetainedStore:
 
     def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
         """Return the setting that leaves no room for a retained message in place of `old`; empty: there is room, or
-        others make some."""
+        others make some. It changes nothing; for `observe.explain`."""
         return self._find_room(topic, message, old, self._account_of(message, None), False)
 
     def _find_room(self, topic: str, message: Message, old: Message | None, account: Account, acts: bool) -> str:

@@ -253,7 +253,8 @@ class ShareQueues:
         return 1 if node.send_home(message, name) == ACCEPTED else 0
 
     def would_take(self, group: SharedGroup, member: Subscription, message: Message) -> Recipient | None:
-        """Return what a new message would come to if it were for the queue of a group, and change nothing.
+        """Return what a new message would come to if it were for the queue of a group, and change nothing; for
+        `observe.explain`.
 
         None: it would be for that member (`Fanout.choose`).
         """

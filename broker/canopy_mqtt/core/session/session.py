@@ -659,7 +659,8 @@ class Session:
         )
 
     def stand_in(self, counters: Counters) -> Session:
-        """Return an empty session with the terms of this one, to which a message can be delivered in its place."""
+        """Return an empty session with the terms of this one, to which a message can be delivered in its place, for
+        `observe.explain`."""
         made = Session(self.client_id, self._max_messages, self._max_bytes, counters, self.principal)
         made.policy, made._send_quota = self.policy, self._send_quota
         made.plain, made.v5, made.queue_qos0 = self.plain, self.v5, self.queue_qos0

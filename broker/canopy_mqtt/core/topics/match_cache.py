@@ -242,7 +242,7 @@ class MatchCache:
         return route
 
     def peek(self, topic: bytes) -> Route:
-        """Match a topic for inspection: nothing is counted, cached or mended."""
+        """Match a topic for `observe.explain`: nothing is counted, cached or mended."""
         probes = self.trie.probes
         route = self._match(topic, str(topic, "utf-8"))
         self.trie.probes = probes
