@@ -640,7 +640,7 @@ class Side:
         counters, totals = router.counters, router.counters.totals
         return (
             sessions, counters.dropped, counters.messages_sent, counters.bytes_sent, counters.messages_received,
-            totals.messages, totals.bytes, totals.inflight, router.subscription_count, router.budget.used >= 0,
+            totals.messages, totals.bytes, totals.inflight, router.table.count, router.budget.used >= 0,
         )  # fmt: skip
 
     def _in_two_groups(self, step: Step) -> bool:

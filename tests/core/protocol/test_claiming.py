@@ -242,7 +242,7 @@ def test_a_session_goes_with_its_connection_and_stays_in_the_store() -> None:
     client.cut()
     net.advance(200.0)
     assert net.router.sessions == {}
-    assert net.router.subscription_count == 0
+    assert net.router.table.count == 0
     assert [(each.client_id, each.expiry) for each in net.store.over] == [("c", 100)]
     assert ("gone", "c") not in net.journal.told
     assert ("unsubscribed", "c", "a") not in net.journal.told
@@ -314,7 +314,7 @@ def test_a_session_of_another_user_is_given_back() -> None:
     assert client.connack.reason_code == reason_codes.CLIENT_IDENTIFIER_NOT_VALID
     assert net.store.over[-1] is attempt
     assert net.router.sessions == {}
-    assert net.router.subscription_count == 0
+    assert net.router.table.count == 0
     assert ("gone", "c") not in net.journal.told
 
 

@@ -1,8 +1,8 @@
 """Reason codes of MQTT 5.0 (section 2.4) and return codes of MQTT 3.1.1 (section 3.2.2.3).
 
-Owns the numbers that are used here, the names of all, and the tree of errors that peers can cause (`CanopyError`), each
-with the code to answer with. Codes below 0x80 are success, 0x80 and above are failure. Faults of the operator or of
-this program are not among the errors; settings and start-up have their own.
+Owns the numbers, their names, and the tree of errors that peers can cause (`CanopyError`), each with the code to answer
+with. Codes below 0x80 are success, 0x80 and above are failure. Faults of the operator or of this program are not among
+the errors; settings and start-up have their own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 SUCCESS: Final = 0x00
+GRANTED_QOS_0: Final = 0x00
+GRANTED_QOS_1: Final = 0x01
+GRANTED_QOS_2: Final = 0x02
+DISCONNECT_WITH_WILL: Final = 0x04
 NO_MATCHING_SUBSCRIBERS: Final = 0x10
 NO_SUBSCRIPTION_EXISTED: Final = 0x11
 CONTINUE_AUTHENTICATION: Final = 0x18
@@ -31,6 +35,7 @@ KEEP_ALIVE_TIMEOUT: Final = 0x8D
 SESSION_TAKEN_OVER: Final = 0x8E
 TOPIC_FILTER_INVALID: Final = 0x8F
 TOPIC_NAME_INVALID: Final = 0x90
+PACKET_IDENTIFIER_IN_USE: Final = 0x91
 PACKET_IDENTIFIER_NOT_FOUND: Final = 0x92
 RECEIVE_MAXIMUM_EXCEEDED: Final = 0x93
 TOPIC_ALIAS_INVALID: Final = 0x94
@@ -43,8 +48,11 @@ RETAIN_NOT_SUPPORTED: Final = 0x9A
 QOS_NOT_SUPPORTED: Final = 0x9B
 USE_ANOTHER_SERVER: Final = 0x9C
 SERVER_MOVED: Final = 0x9D
+SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0x9E
 CONNECTION_RATE_EXCEEDED: Final = 0x9F
 MAXIMUM_CONNECT_TIME: Final = 0xA0
+SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: Final = 0xA1
+WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0xA2
 
 # MQTT 3.1.1 CONNACK return codes, section 3.2.2.3.
 V3_ACCEPTED: Final = 0

@@ -228,10 +228,7 @@ def route_plain(
         return count
     message = Message(topic, b"", 0, False, b"", 0.0, session.client_id)
     message.adopt_frame(data, v5, payload_at - first)
-    if key is None:
-        router.fanout.record_and_deliver(route, message, session)
-    else:
-        router.fanout.deliver(route, message, session)
+    router.fanout.deliver(route, message, session, key is None)
     return 1
 
 
@@ -289,8 +286,6 @@ def _qos12(protocol: ServerProtocol, route: Route, topic: bytes, id_at: i64, pay
     if receiver is not None:
         receiver.send_now(message, qos)
         router.budget.used += 1
-    elif route.tapped:
-        reached = router.fanout.record_and_deliver(route, message, session)
     else:
         reached = router.fanout.deliver(route, message, session)
     if reached > 0:

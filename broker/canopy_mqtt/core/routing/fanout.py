@@ -59,7 +59,7 @@ FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
 """The causes of a drop that say that a queue was full."""
 
 REFUSED_BY_ALL: Final = -1
-"""Answer of `record_and_deliver` and `deliver` in place of a count: every queue that the message was for was full."""
+"""Answer of `deliver` in place of a count: every queue that the message was for was full."""
 
 TOOK: Final = 1 << 32
 """A queue that took a message adds this to the sum of answers; one that was full adds 1, any other nothing."""
@@ -136,10 +136,6 @@ class Fanout:
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
-    def record_and_deliver(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
-        return self.deliver(route, message, origin, self._record(route, message))
-
     def _record(self, route: Route, message: Message) -> Recorder | None:
         """Record a message if a recorder wants it. Return the recorder if it wants the deliveries, too."""
         tap = self._totals.tap
@@ -148,17 +144,18 @@ class Fanout:
         tap.message(message, self._totals.now)
         return tap if tap.deliveries else None
 
-    def deliver(self, route: Route, message: Message, origin: Session | None, tap: Recorder | None = None) -> int:
+    def deliver(self, route: Route, message: Message, origin: Session | None, records: bool = True) -> int:
         """Deliver a message to the sessions whose filters match its topic, and to no others [MQTT-3.3.2-3].
 
         Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
         granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
-        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge. `tap` records each
-        delivery.
+        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge. `records`: the
+        recorder, if one wants it, has not had it.
 
         Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
         queue full (the publisher of one with QoS 0 is not told).
         """
+        tap = self._record(route, message) if records and route.tapped else None
         if self.broadcasting and message.topic in self.broadcasts.topics and tap is None and self._may_wait(message):
             # Behind those of its topic, however many listen by now.
             return self.broadcasts.begin(route, message, origin)

@@ -198,10 +198,7 @@ class Router:
         route = fanout.route(message.topic)
         if route is None:
             route = fanout.new_route(message.topic)
-        if route.tapped:
-            count = fanout.record_and_deliver(route, message, origin)
-        else:
-            count = fanout.deliver(route, message, origin)
+        count = fanout.deliver(route, message, origin)
         if (
             self.shared is not None
             and message.qos > 0
@@ -227,11 +224,6 @@ class Router:
             request.routing = False
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
-
-    @property
-    def subscription_count(self) -> int:
-        """Subscriptions, including those of ended sessions that are still being removed."""
-        return self.table.count
 
     def subscribe(
         self,

@@ -121,7 +121,7 @@ class Reading:
     def subscriptions(self) -> int:
         """The number of subscriptions, without those of other nodes."""
         nodes = [] if self.sources.links is None else self.sources.links.other_nodes()
-        return self.router.subscription_count - sum(node.subscriptions for node in nodes)
+        return self.router.table.count - sum(node.subscriptions for node in nodes)
 
     @cached_property
     def security(self) -> dict[str, int]:
