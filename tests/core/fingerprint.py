@@ -12,8 +12,8 @@ from typing import Any
 
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.recipients import Verdicts
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.verdicts import Verdicts
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache, Route
 from canopy_mqtt.core.topics.subscription import (

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.hooks import Permissions
 from canopy_mqtt.core.jobs import Budget
-from canopy_mqtt.core.ledger import DROP_CAUSES, Refusals
+from canopy_mqtt.core.ledger import DROP_CAUSES
+from canopy_mqtt.core.refusals import Refusals
 
 if TYPE_CHECKING:
     # Compiled, these are machine words; interpreted, ordinary ints.

@@ -10,7 +10,7 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.hooks import AccessControl, Origin
-from canopy_mqtt.core.protocol.backpressure import BREAK, PublishLimit, TokenBucket
+from canopy_mqtt.core.protocol.publish_limit import BREAK, PublishLimit, TokenBucket
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import for_each
 

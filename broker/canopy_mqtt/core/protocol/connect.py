@@ -33,7 +33,6 @@ from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolati
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, has_control, is_system, validate_topic
 from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
-from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence import restore
 from canopy_mqtt.core.persistence.journal import WAITING
@@ -44,6 +43,7 @@ from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CLOSED, 
 from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
+from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
 from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.core.routing.router import Router

@@ -28,11 +28,11 @@ from canopy_mqtt.core.codec.reason_codes import (
 from canopy_mqtt.core.codec.topic_names import DOLLAR, has_control, mount_topic
 from canopy_mqtt.core.hooks import SAMPLE_SHARE, Permissions, PublishSampler
 from canopy_mqtt.core.jobs import ASK_PUBLISH_WORK, DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
-from canopy_mqtt.core.ledger import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.protocol import acknowledge
 from canopy_mqtt.core.protocol.identity import is_reserved
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.queues.requests import Request
+from canopy_mqtt.core.refusals import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.routing.broadcast import MAX_DIRECT_QOS0_SUBSCRIPTIONS
 from canopy_mqtt.core.routing.bursts import Run
 from canopy_mqtt.core.routing.fanout import REFUSED_BY_ALL

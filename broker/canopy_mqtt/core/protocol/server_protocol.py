@@ -33,9 +33,10 @@ from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import HELD_WORK, PACKET_WORK, TURN_WORK
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, connect, control_packets, phases, publish, subscribe
-from canopy_mqtt.core.protocol.backpressure import PublisherHold, PublishLimit, publish_limit
+from canopy_mqtt.core.protocol.backpressure import PublisherHold
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, CLOSED, CONNECTED, CONNECTING
+from canopy_mqtt.core.protocol.publish_limit import PublishLimit, publish_limit
 from canopy_mqtt.core.queues.queue_terms import max_delay
 from canopy_mqtt.core.queues.requests import Peer, Request, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, SendBuffer

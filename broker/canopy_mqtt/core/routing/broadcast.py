@@ -18,7 +18,8 @@ from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import BROADCASTS, OBJECT_WORK, Budget, Job, Scheduler
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.recipients import NO_FILTERS, Verdicts, install, matching, merge, refresh
+from canopy_mqtt.core.routing.recipients import NO_FILTERS, install, matching, merge, refresh
+from canopy_mqtt.core.routing.verdicts import Verdicts
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import Route
 from canopy_mqtt.core.topics.subscription import (

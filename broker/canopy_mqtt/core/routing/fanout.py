@@ -37,8 +37,9 @@ from canopy_mqtt.core.routing.broadcast import (
     MAX_DIRECT_SUBSCRIPTIONS,
     Broadcasts,
 )
-from canopy_mqtt.core.routing.recipients import NO_FILTERS, BarredList, Verdicts, build, refresh
+from canopy_mqtt.core.routing.recipients import NO_FILTERS, build, refresh
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
+from canopy_mqtt.core.routing.verdicts import BarredList, Verdicts
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import Route
 from canopy_mqtt.core.topics.subscription import (

@@ -27,10 +27,10 @@ from canopy_mqtt.core.codec.topic_names import is_system, is_within
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
-from canopy_mqtt.core.ledger import RETAIN
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import LOCAL, Principal
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
+from canopy_mqtt.core.refusals import RETAIN
 from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
 from canopy_mqtt.core.routing.node_messages import MARK_SIZE, NodeMessage, TimedMessage, marked, read_mark
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, NodeSession, crosses, for_nodes

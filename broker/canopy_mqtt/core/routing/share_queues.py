@@ -45,8 +45,8 @@ from canopy_mqtt.core.topics.subscription import (
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
-    from canopy_mqtt.core.routing.recipients import Verdicts
     from canopy_mqtt.core.routing.router import Router
+    from canopy_mqtt.core.routing.verdicts import Verdicts
 
 TURN: Final = 256
 """Messages that a member takes at most before others have their turn."""

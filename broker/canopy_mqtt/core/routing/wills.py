@@ -20,10 +20,10 @@ from canopy_mqtt.core.codec.topic_names import DOLLAR, is_system
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import DUE_WORK, WILLS, Budget, Job
-from canopy_mqtt.core.ledger import WILL
 from canopy_mqtt.core.persistence.journal import WAITING, Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.refusals import WILL
 from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.session_table import SessionTable
