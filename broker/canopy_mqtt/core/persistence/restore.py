@@ -32,7 +32,8 @@ from canopy_mqtt.core.protocol.identity import is_link, is_reserved
 from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
 from canopy_mqtt.core.queues.disk_queue import UNBOUNDED, Page
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.links import UPLINKS, announced
+from canopy_mqtt.core.routing.bridge_states import announced
+from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.nodes import group_of, new_session
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.share_queues import ShareQueue

@@ -44,7 +44,8 @@ from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
 from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL
-from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
+from canopy_mqtt.core.routing.bridge_states import ANOTHER, ONLY_BRIDGES, announced, is_another
+from canopy_mqtt.core.routing.links import LINK, PROGRAM, UPLINKS
 from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_session_room
@@ -744,7 +745,7 @@ def leave_will_out(connect: Connect, principal: Principal, router: Router) -> st
         why = ONLY_BRIDGES
     elif principal.mount:
         why = MOUNT
-    elif router.bridge_states.is_another(state, principal.client_id):
+    elif is_another(router, state, principal.client_id):
         why = ANOTHER
     else:
         rule = _rule_against(will, principal, router)

@@ -31,7 +31,8 @@ from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import LOCAL, Principal
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.refusals import RETAIN
-from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
+from canopy_mqtt.core.routing.bridge_states import is_bridge_state
+from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import MARK_SIZE, NodeMessage, TimedMessage, marked, read_mark
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, NodeSession, crosses, for_nodes
 from canopy_mqtt.core.session.session import Session

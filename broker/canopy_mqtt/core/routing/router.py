@@ -37,9 +37,9 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.bridge_states import last_word
 from canopy_mqtt.core.routing.bursts import RunFinder
 from canopy_mqtt.core.routing.fanout import Fanout
-from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, new_session
 from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
@@ -90,7 +90,6 @@ class Router:
         self.sessions = self.session_table.sessions
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.accounts)
         self.retained = self.retained_store.tree
-        self.bridge_states = BridgeStates(self.retained, self.sessions)
         self.wills = WillQueue(self)
         self.share_queues = self.fanout.share_queues = self.table.share_queues = ShareQueues(self)
         self.peers.share_queues = self.share_queues
@@ -434,7 +433,7 @@ class Router:
         if expiry > 0 and session.journal is not None and not session.upstream:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
         self.wills.connection_ended(session, now)
-        down = self.bridge_states.left(session) if session.bridge_state else None
+        down = last_word(self, session) if session.bridge_state else None
         if down is not None:
             self.publish(down, None)
         if session.memberships is not None:

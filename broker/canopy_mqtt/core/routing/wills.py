@@ -24,8 +24,8 @@ from canopy_mqtt.core.persistence.journal import WAITING, Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.refusals import WILL
+from canopy_mqtt.core.routing.bridge_states import may_send_will
 from canopy_mqtt.core.routing.fanout import Fanout
-from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.session_table import SessionTable
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.shared import KEPT
@@ -70,7 +70,6 @@ class WillQueue(Job):
     def __init__(self, router: Router) -> None:
         self._router = router
         self._table: SessionTable = router.session_table
-        self._bridge_states: BridgeStates = router.bridge_states
         self._fanout: Fanout = router.fanout
         self._counters: Counters = router.counters
         self._deadlines: Deadlines = router.deadlines
@@ -210,7 +209,7 @@ class WillQueue(Job):
     def _allowed(self, message: Message, session: Session | None, principal: Principal) -> Message | None:
         """Return the message of a will as access control and a plug-in let it be published; None: they do not."""
         topic = message.topic
-        if is_system(topic) and not self._bridge_states.may_send_will(topic, message.publisher):
+        if is_system(topic) and not may_send_will(self._router, topic, message.publisher):
             return None
         permissions = self._router.permissions
         hook = self._counters.totals.message_hook

@@ -87,7 +87,7 @@ class Session:
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
         # may be a link (`protocol.identity`), hold up acknowledgements, and publish who is connected elsewhere.
         self.link_peer, self.bridge, self.is_link = "", False, False
-        self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`routing.links`)
+        self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`bridge_states`)
         self.received_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
         self.shared = 0  # of its subscriptions: see `memberships`
         # A subscription's own queue is half full, or its messages are soon too old: what waits for more has to go.
