@@ -185,8 +185,8 @@ def _forget(protocol: ServerProtocol, packet_id: int) -> bool:
         return False
     incoming.discard(packet_id)
     _was_counted(protocol, packet_id)
-    if len(incoming) == protocol.router.limits.receive_maximum:
-        # See `check_unreleased`; no client of 5.0 has more.
+    if len(incoming) == protocol.max_unread:
+        # Of 3.1.1, as many as Receive Maximum: see `check_unreleased`.
         protocol.router.session_table.count(session)
     if session.journal is not None:
         session.journal.completed(session.client_id, packet_id)
