@@ -156,10 +156,8 @@ class MessageQueue:
         totals.bytes += size
         if delivery.qos == 0:
             self.count_qos0(1)
-        if (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes) and (
-            self._session.send_buffer is not None
-        ):
-            self._report_over_half()
+        if self._session.send_buffer is not None:
+            self.check_over_half()
         if self.journal is not None:
             self.journal.queued(self.client_id, delivery)
         if delivery.message_terms is not None:

@@ -156,7 +156,7 @@ class Fanout:
         Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
         queue full (the publisher of one with QoS 0 is not told).
         """
-        tap = self._record(route, message) if records and route.tapped else None
+        tap = self._record(route, message) if route.tapped and records else None
         if self.broadcasting and message.topic in self.broadcasts.topics and tap is None and self._may_wait(message):
             # Behind those of its topic, however many listen by now.
             return self.broadcasts.begin(route, message, origin)
