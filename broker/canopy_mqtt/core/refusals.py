@@ -1,4 +1,4 @@
-"""What clients were refused, by kind, for the lifetime of their sessions; and the list of those to be reported.
+"""The refusals of clients, by kind, for the lifetime of their sessions; and the list of those to be reported.
 
 Promises: a refusal costs some additions, and is reported later; only a report asks access control who decided
 (`Refusal.settle`). The list is bounded, for each account and in all.

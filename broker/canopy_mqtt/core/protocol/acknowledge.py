@@ -91,7 +91,7 @@ def check_unreleased(protocol: ServerProtocol) -> None:
     They are a part of its session, like those of a client that is away.
 
     Raises:
-        Refused: sessions have no room for so many (0x97).
+        Refused: sessions have no room for all of them (0x97).
     """
     session = protocol.session
     assert session is not None

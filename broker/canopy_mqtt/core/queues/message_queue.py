@@ -558,7 +558,7 @@ class MessageQueue:
         send_buffer = self._session.send_buffer
         assert send_buffer is not None
         if message_terms.policy == DROP_OLDEST and size <= send_buffer.max_bytes:
-            # It is the whole buffer that has no room: the oldest of the subscription goes.
+            # The whole buffer has no room: the oldest of the subscription goes.
             while send_buffer.messages >= send_buffer.max_messages or send_buffer.bytes + size > send_buffer.max_bytes:
                 oldest = message_terms.oldest()
                 if oldest is None or not oldest.live:
