@@ -106,7 +106,7 @@ def with_values(values: Mapping[str, Any]) -> Settings:
 def in_force(broker: Broker) -> dict[str, Any]:
     """What a running broker goes by, from all who keep some of it."""
     router, rounds, monitor, admission = broker.router, broker.rounds, broker.monitor, broker.admission
-    runs, load, queue_limits = router.runs, router.counters.load, broker.router.limits
+    runs, totals, queue_limits = router.runs, router.counters.totals, broker.router.limits
     assert admission is not None
     assert broker.alarms is not None
     found: dict[str, Any] = {name: getattr(queue_limits, name) for name in NAMES if name != "rules"}
@@ -115,7 +115,7 @@ def in_force(broker: Broker) -> dict[str, Any]:
     found |= {f"rounds.{name}": getattr(rounds, name) for name in times}
     found |= {f"runs.{name}": getattr(runs, name) for name in ("most", "most_bytes", "most_payload")}
     found |= {
-        "load": (load.max_messages, load.max_bytes),
+        "load": (totals.max_messages, totals.max_bytes),
         "shares": router.retained_store.shares.most,
         "partial": broker.connection_table.partial.limit,
         "handshakes": broker.handshakes.limit,

@@ -184,15 +184,15 @@ async def test_what_an_upstream_broker_brings_says_nothing_to_nodes(nodes: Nodes
 async def test_a_time_far_ahead_is_not_kept_elsewhere_and_wins_nowhere_for_ever(nodes: Nodes) -> None:
     await nodes.start("a", "b")
     subscriber = await nodes.join("b", "subscriber", "t")
-    load = nodes.brokers["a"].router.counters.load
-    load.epoch += 2 * 86_400.0
+    totals = nodes.brokers["a"].router.counters.totals
+    totals.epoch += 2 * 86_400.0
     await retain(nodes, "a", b"from the future")
     assert (await subscriber.message()).payload == b"from the future"
     other = nodes.brokers["b"].router
     await until(lambda: other.counters.retained_refused == 1, "b has refused it")
     assert kept(nodes, "b", "t") is None
     # As soon as the clock is right, all is.
-    load.epoch -= 2 * 86_400.0
+    totals.epoch -= 2 * 86_400.0
     await retain(nodes, "b", b"now")
     await everywhere(nodes, "t", b"now")
     await retain(nodes, "a", b"later")
@@ -204,7 +204,7 @@ async def test_of_equal_times_all_nodes_take_the_same(nodes: Nodes) -> None:
     await nodes.cut("a", "b")
     at = int(time.time() + 3_600) * 1_000_000
     for name in "ab":
-        nodes.brokers[name].router.counters.load.retained_at = at
+        nodes.brokers[name].router.counters.totals.retained_at = at
     await retain(nodes, "a", b"two", "t", qos=2)
     await retain(nodes, "b", b"one", "t", qos=2)
     nodes.light()
@@ -218,7 +218,7 @@ async def test_of_equal_times_all_nodes_take_the_same(nodes: Nodes) -> None:
 
 async def test_what_comes_later_is_newer_whatever_the_clocks_say(nodes: Nodes) -> None:
     await nodes.start("a", "b")
-    nodes.brokers["a"].router.counters.load.epoch += 3_600.0
+    nodes.brokers["a"].router.counters.totals.epoch += 3_600.0
     await retain(nodes, "a", b"first")
     await everywhere(nodes, "t", b"first")
     # The clock of b is an hour behind.
@@ -242,7 +242,7 @@ async def test_times_survive_a_restart(nodes: Nodes) -> None:
 
 async def test_times_go_on_after_a_restart_with_a_clock_that_was_set_back(nodes: Nodes) -> None:
     await nodes.start("a", "b", stores="a")
-    nodes.brokers["a"].router.counters.load.epoch += 3_600.0
+    nodes.brokers["a"].router.counters.totals.epoch += 3_600.0
     await retain(nodes, "a", b"first")
     await everywhere(nodes, "t", b"first")
     await nodes.stop("a")

@@ -12,8 +12,8 @@ from typing import Any
 
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.recipients import Verdicts
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.verdicts import Verdicts
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache, Route
 from canopy_mqtt.core.topics.subscription import (
@@ -37,7 +37,7 @@ Facts = Any
 def fingerprint(network: Network) -> dict[str, Facts]:
     """Everything that the core of a broker keeps. Publish to every topic before, so that each route is looked up."""
     router = network.router
-    table, store, load = router.table, router.retained_store, router.counters.load
+    table, store, totals = router.table, router.retained_store, router.counters.totals
     return {
         "trie": trie(router.trie),
         "filters": {name: filter_of(router.trie, name) for name in filters_of(router.trie)},
@@ -59,18 +59,18 @@ def fingerprint(network: Network) -> dict[str, Facts]:
         "in turns": (
             len(router.wills.line),
             len(router.unfinished._line),
-            len(router.fanout.line.broadcasts),
-            dict(router.fanout.line.topics),
+            len(router.fanout.broadcasts.line),
+            dict(router.fanout.broadcasts.topics),
             router.fanout.broadcasting,
         ),
         "aliases": int(router.alias_bytes),
         "load": (
-            int(load.messages),
-            int(load.bytes),
-            int(load.inflight),
-            int(load.inflight_bytes),
-            len(load.overflowed),
-            len(load.aging),
+            int(totals.messages),
+            int(totals.bytes),
+            int(totals.inflight),
+            int(totals.inflight_bytes),
+            len(totals.overflowed),
+            len(totals.aging),
         ),
     }
 

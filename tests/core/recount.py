@@ -131,7 +131,7 @@ def check(network: Network, known: Iterable[Session]) -> None:
     losses = [dropped_by_cause(each) for each in known]
     # A queue of a share group that has room for nothing is over before anybody sees it.
     ledgers = [each.ledger for each in known]
-    losses += [each.dropped for each in router.counters.load.unreported if each not in ledgers and each.dropped]
+    losses += [each.dropped for each in router.counters.totals.unreported if each not in ledgers and each.dropped]
     total = [sum(column) for column in zip(*losses, strict=True)]
     assert router.counters.dropped == (total or [0] * len(DROP_CAUSES))
     messages = size = inflight = inflight_bytes = 0
@@ -143,9 +143,9 @@ def check(network: Network, known: Iterable[Session]) -> None:
         inflight += here.inflight
         inflight_bytes += here.inflight_bytes
     check_accounts(router)
-    load = router.counters.load
-    assert (load.messages, load.bytes) == (messages, size)
-    assert (load.inflight, load.inflight_bytes) == (inflight, inflight_bytes)
+    totals = router.counters.totals
+    assert (totals.messages, totals.bytes) == (messages, size)
+    assert (totals.inflight, totals.inflight_bytes) == (inflight, inflight_bytes)
 
 
 def check_accounts(router: Router) -> None:
@@ -193,7 +193,7 @@ def check_accounts(router: Router) -> None:
     assert kept == {name: held for name, held in found.items() if any(held)}
     for account in (accounts.internal, *accounts.by_name.values()):
         assert (int(account.queued), int(account.queues)) == (queued[account.name], queues[account.name])
-    assert router.counters.load.queue_holders == sum(bool(n) for name, n in queues.items() if name != "internal")
+    assert router.counters.totals.queue_holders == sum(bool(n) for name, n in queues.items() if name != "internal")
     for room in accounts.rooms:
         ranked = room.largest(1 << 30)
         assert [each.held[room.number] for each in ranked] == sorted(

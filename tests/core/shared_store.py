@@ -102,7 +102,7 @@ class SharedStore(SharedSessions):
     def will_ended(self, kept: object, delay: int) -> None:
         self.ended_wills.append((kept, delay))
 
-    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+    def keep_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
         assert offer is None
         self.published_wills.append((kept, message, live))
 

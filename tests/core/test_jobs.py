@@ -132,7 +132,7 @@ def test_the_turn_of_a_publisher_whose_plug_in_is_slow_ends() -> None:
     network = Network()
     router = network.router
     hook = Slow()
-    router.counters.load.message_hook = hook
+    router.counters.totals.message_hook = hook
     subscriber, publisher = network.client("s"), network.client("p")
     subscriber.subscribe("a")
     router.budget.clock = lambda: hook.seconds

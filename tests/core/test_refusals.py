@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.ledger import (
+from canopy_mqtt.core.ledger import Ledger
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.refusals import (
     CHANGED,
     KINDS,
     MAX_LISTED_CLIENTS,
@@ -14,11 +16,9 @@ from canopy_mqtt.core.ledger import (
     RECEIVE,
     SUBSCRIBE,
     TOO_LONG,
-    Ledger,
     Refusals,
 )
-from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.routing.recipients import MAX_BARRED_ROUTES, MAX_TOLD_SUBSCRIBERS
+from canopy_mqtt.core.routing.verdicts import MAX_BARRED_ROUTES, MAX_TOLD_SUBSCRIBERS
 from tests.core.routing.test_permissions import Rules, ruled
 from tests.support.runs import for_each
 

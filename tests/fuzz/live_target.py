@@ -439,7 +439,7 @@ def _beyond_bounds(broker: Broker) -> str:
         "retained messages": (len(router.retained) - router.retained_store.system_count, MAX_RETAINED),
         "retained bytes": (router.retained_store.bytes, MAX_RETAINED_BYTES),
         "cached topics": (len(router.cache), MAX_CACHED),
-        "subscriptions": (router.subscription_count, MAX_SESSIONS * 20),
+        "subscriptions": (router.table.count, MAX_SESSIONS * 20),
         "deadlines": (len(router.deadlines), MAX_SESSIONS + MAX_RETAINED),
         "listed send buffers": (len(router.peers.touched), 0),
     }
@@ -480,8 +480,8 @@ def _unaccounted(broker: Broker) -> str:
             return f"a window of {session.window.limit} and a quota of {quota} for {session.client_id!r}"
         if session.send_buffer is None and session.expires_at == 0.0 and not isinstance(session, ShareQueue):
             return f"{session.client_id!r} is away and never expires"
-    if subscriptions != router.subscription_count:
-        return f"{subscriptions} subscriptions, counted as {router.subscription_count}"
+    if subscriptions != router.table.count:
+        return f"{subscriptions} subscriptions, counted as {router.table.count}"
     return ""
 
 
@@ -500,7 +500,7 @@ def _remains(broker: Broker) -> str:
         "connections": len(broker.connections),
         "peers": len(router.peers.send_buffers),
         "sessions": len(router.sessions),
-        "subscriptions": router.subscription_count,
+        "subscriptions": router.table.count,
         "topic filters": len(router.trie),
         "nodes of the trie": router.trie.nodes,
     }

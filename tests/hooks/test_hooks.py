@@ -503,6 +503,6 @@ async def test_by_the_settings() -> None:
 
 async def test_without_plug_ins_nothing_is_in_the_way() -> None:
     async with serving() as broker:
-        assert broker.router.counters.load.message_hook is None
+        assert broker.router.counters.totals.message_hook is None
         assert broker.router.access_control is None
         assert broker.router.event_listener is None

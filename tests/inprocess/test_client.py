@@ -258,7 +258,7 @@ class TestSubscribe:
             for _ in range(TURNS):
                 await asyncio.sleep(0)
             assert len(broker.router.sessions) == sessions
-            assert broker.router.counters.load.messages == 0
+            assert broker.router.counters.totals.messages == 0
             with pytest.raises(RuntimeError, match="entered once"):
                 async with messages:
                     pass

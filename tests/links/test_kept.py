@@ -182,7 +182,7 @@ class TestRemoved:
         lines = [each for each in told if each["event"] == WAITS]
         assert [(each["upstream"], each["messages"], each["dropped_in"]) for each in lines] == [("up", 2, DAY)]
         # It gets nothing new, and is no client.
-        assert edge.broker.router.subscription_count == 0
+        assert edge.broker.router.table.count == 0
         await edge.publish(b"3")
         session = edge.broker.router.sessions[UPLINKS + "up"]
         assert session.queue.messages == 2

@@ -251,7 +251,7 @@ async def test_it_stops_and_starts_again() -> None:
             assert link_of(edge).session is session
             await until(lambda: not session.inflight)
             assert session.offered == session.delivered_in_all() == 1
-            assert edge.router.subscription_count == 1
+            assert edge.router.table.count == 1
 
 
 async def test_a_full_read_is_followed_by_the_others_turns() -> None:
@@ -336,10 +336,10 @@ async def test_a_link_that_is_removed_leaves_nothing() -> None:
             assert edge.router.retained.get("mine") is not None
             assert edge.router.table.listener is None
             assert list(edge.router.sessions) == ["below"]
-            assert edge.router.subscription_count == 1
+            assert edge.router.table.count == 1
             # Nor does anything stay upstream.
             await until(lambda: list(cloud.router.sessions) == ["above"])
-            assert cloud.router.subscription_count == 0
+            assert cloud.router.table.count == 0
 
 
 async def test_links_are_no_clients() -> None:

@@ -188,8 +188,8 @@ async def test_those_for_whom_much_waits_end_in_turns(embed: Embed) -> None:
         client.connection.data_received(wire.subscribe(1, [("t", 1)]))
     source = Client(broker, "source")
     each = ROUND_WORK // 2 // HELD_WORK
-    load = broker.router.counters.load
-    while load.messages < 10 * each:
+    totals = broker.router.counters.totals
+    while totals.messages < 10 * each:
         source.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 100)
         await until(lambda: source.transport.reading and not broker.rounds.waiting)
     for client in crowd:
@@ -215,7 +215,7 @@ async def test_those_who_stall_together_end_in_turns(embed: Embed) -> None:
     source = Client(broker, "source")
     each = ROUND_WORK // 2 // HELD_WORK
     router = broker.router
-    while router.counters.load.messages < 10 * each:
+    while router.counters.totals.messages < 10 * each:
         source.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 100)
         await until(lambda: source.transport.reading and not broker.rounds.waiting)
     now = broker.rounds.time()

@@ -85,7 +85,7 @@ class Broker:
         self.counters = Counters()
         self.peers = Peers()
         self.sessions: dict[str, Client] = {}
-        self.accounts = Accounts(self.counters.load.internal)
+        self.accounts = Accounts(self.counters.totals.internal)
         self.swept: list[float] = []
         self.log = Log()
         self.admission = Admission(0, 1, 0.0)
@@ -108,7 +108,7 @@ class Broker:
         client.delay = delay
         client.send_buffer.messages = messages
         client.send_buffer.bytes = size
-        self.counters.load.messages = sum(each.messages for each in self.peers.send_buffers.values())
+        self.counters.totals.messages = sum(each.messages for each in self.peers.send_buffers.values())
 
     def leave(self, client: Client) -> None:
         del self.peers.send_buffers[client]
@@ -220,7 +220,7 @@ class TestSlow:
         client = broker.client("c")
         broker.queue(client, 5.0, 0, 0)
         client.waiting = 12, 3_000
-        broker.counters.load.messages = 12
+        broker.counters.totals.messages = 12
         told = {"client_id": "c", "delay": 5.0, "waiting": 12, "bytes": 3_000}
         assert broker.look() == [("warning", "subscriber is slow", told)]
 
@@ -305,21 +305,21 @@ class TestPulse:
 
     def test_looks_once_a_second(self) -> None:
         """Four beats to a look."""
-        loop, load, looks = Timer(), QueueTotals(), list[float]()
+        loop, totals, looks = Timer(), QueueTotals(), list[float]()
 
         def look(now: float) -> bool:
             looks.append(now)
             return False
 
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, look, awake)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), totals, look, awake)
         pulse.start()
         loop.pass_time(5 * LOOK + TICK / 2)
         assert looks == [100.0 + LOOK * (count + 1) for count in range(5)]
-        assert load.lag == 0.0
+        assert totals.lag == 0.0
         pulse.close()
         loop.pass_time(100.0)
         assert len(looks) == 5
-        assert load.lag_at(loop.now) == 0.0
+        assert totals.lag_at(loop.now) == 0.0
 
     def test_a_look_that_is_not_through_goes_on_with_the_next_beat(self) -> None:
         loop, looks = Timer(), list[float]()
@@ -337,17 +337,17 @@ class TestPulse:
 
     def test_how_late(self) -> None:
         """The core can ask while the loop is held up, and until the beat after."""
-        loop, load = Timer(), QueueTotals()
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, lambda _: False, awake)
+        loop, totals = Timer(), QueueTotals()
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), totals, lambda _: False, awake)
         pulse.start()
         loop.pass_time(1.0)
-        assert load.lag_at(loop.now + TICK) == 0.0
-        assert load.lag_at(loop.now + TICK + 3.0) == pytest.approx(3.0)
+        assert totals.lag_at(loop.now + TICK) == 0.0
+        assert totals.lag_at(loop.now + TICK + 3.0) == pytest.approx(3.0)
         loop.block(TICK + 3.0)
-        assert load.lag == pytest.approx(3.0)
-        assert load.lag_at(loop.now + 0.1) == pytest.approx(3.0)
+        assert totals.lag == pytest.approx(3.0)
+        assert totals.lag_at(loop.now + 0.1) == pytest.approx(3.0)
         loop.pass_time(TICK)
-        assert load.lag_at(loop.now) == pytest.approx(0.0)
+        assert totals.lag_at(loop.now) == pytest.approx(0.0)
         # The worst is remembered for whoever asks seldom.
         assert pulse.take_worst(loop.now) == pytest.approx(3.0)
         assert pulse.take_worst(loop.now) == pytest.approx(0.0)
@@ -356,12 +356,12 @@ class TestPulse:
 
     def test_a_look_that_fails_is_not_the_last(self) -> None:
         """A fault in it must not silence everything else for ever."""
-        loop, load = Timer(), QueueTotals()
+        loop, totals = Timer(), QueueTotals()
 
         def fail(now: float) -> bool:
             raise ArithmeticError(now)
 
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, fail, awake)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), totals, fail, awake)
         pulse.start()
         with pytest.raises(ArithmeticError):
             loop.pass_time(2.0)

@@ -637,10 +637,10 @@ class Side:
             )
             for name, each in router.sessions.items()
         }
-        counters, load = router.counters, router.counters.load
+        counters, totals = router.counters, router.counters.totals
         return (
             sessions, counters.dropped, counters.messages_sent, counters.bytes_sent, counters.messages_received,
-            load.messages, load.bytes, load.inflight, router.subscription_count, router.budget.used >= 0,
+            totals.messages, totals.bytes, totals.inflight, router.table.count, router.budget.used >= 0,
         )  # fmt: skip
 
     def _in_two_groups(self, step: Step) -> bool:
@@ -865,19 +865,19 @@ class TestHolding:
     """Publishers wait while more than half of what may wait does, as long as it becomes less."""
 
     def test_half_of_it_waits(self) -> None:
-        listening, load = Listening(max_events=40), QueueTotals()
+        listening, totals = Listening(max_events=40), QueueTotals()
         listening.stalled = True
         tap = listening.tap
-        tap.hold_publishers(load, 10.0)
+        tap.hold_publishers(totals, 10.0)
         frame = bytes((0x30, 3, 0, 1)) + b"t"
         for _ in range(20):
             tap.frames(frame, 1, False, "p")
-        assert (load.over_half, load.over_half_recorder, tap.half_full) == (0, None, False)
+        assert (totals.over_half, totals.over_half_recorder, tap.half_full) == (0, None, False)
         for _ in range(2):
             tap.frames(frame, 1, False, "p")
-        backlog = load.over_half_recorder
+        backlog = totals.over_half_recorder
         assert backlog is not None
-        assert (load.over_half, tap.half_full) == (2, True)
+        assert (totals.over_half, tap.half_full) == (2, True)
         # As long as some of it is written, and for so long after that.
         assert backlog.holds_publishers(100.0)
         assert backlog.holds_publishers(109.0)

@@ -80,7 +80,7 @@ def see(router: Router, now: float) -> Seen:
             if isinstance(node.value, Message)
         },
         "retained bytes": router.retained_store.bytes,
-        "subscriptions": router.subscription_count,
+        "subscriptions": router.table.count,
         "filters": len(router.trie),
         "due": len(router.deadlines),
         "next due": max(router.deadlines.next_due() - now, 0.0) if len(router.deadlines) else None,

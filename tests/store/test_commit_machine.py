@@ -179,7 +179,7 @@ class Kills(RuleBasedStateMachine):
         for turn in turns:
             if turn == "one more":
                 router.budget.begin(1)
-                router.fanout.step(router.budget)
+                router.fanout.broadcasts.step(router.budget)
             elif turn == "close":
                 self.store.close_group()
             elif not self.store.gate.failed:

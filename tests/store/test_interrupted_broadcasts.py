@@ -86,7 +86,7 @@ def test_after_a_kill_at_any_step_all_get_what_is_published_then(
         router.publish(message(b"first", qos), None)
         for _ in range(steps):
             router.budget.begin(1)
-            router.fanout.step(router.budget)
+            router.fanout.broadcasts.step(router.budget)
         over = not router.fanout.broadcasting
         router = started(store, next_at_once)
         assert router.fanout.broadcasting is not over
@@ -112,11 +112,11 @@ def test_after_two_kills(filters: tuple[str, ...]) -> None:
         router.publish(message(b"first"), None)
         for _ in range(first):
             router.budget.begin(1)
-            router.fanout.step(router.budget)
+            router.fanout.broadcasts.step(router.budget)
         router = started(store)
         for _ in range(second):
             router.budget.begin(1)
-            router.fanout.step(router.budget)
+            router.fanout.broadcasts.step(router.budget)
         router = started(store)
         finish(router)
         router.publish(message(b"after"), None)
@@ -135,7 +135,7 @@ def test_while_others_come_and_go(filters: tuple[str, ...], kill: bool) -> None:
         router.publish(message(b"first"), None)
         for _ in range(step):
             router.budget.begin(1)
-            router.fanout.step(router.budget)
+            router.fanout.broadcasts.step(router.budget)
         late = Session("late", 1_000, 1_000_000, router.counters)
         late.expiry_interval = 1_000
         router.session_table.add(late)

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.ledger import EXPIRED, FULL_MESSAGES, GLOBAL
-from canopy_mqtt.core.persistence.journal import FETCHED, FETCHED_BYTES, PAGE_BYTES
-from canopy_mqtt.core.persistence.journal import PAGE as PAGE_OF_ALL
+from canopy_mqtt.core.queues.disk_queue import FETCHED, FETCHED_BYTES, PAGE_BYTES
+from canopy_mqtt.core.queues.disk_queue import PAGE as PAGE_OF_ALL
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST
 from canopy_mqtt.store.sqlite import SqliteStore
 from canopy_mqtt.store.tools.exporting import lines
@@ -239,12 +239,12 @@ class Machine(RuleBasedStateMachine):
             self.all.all_comes()
             self.in_order_and_exactly_once()
             assert not self.all.clients["a"].outgoing
-            load = self.network.router.counters.load
+            totals = self.network.router.counters.totals
             for name in ("x", "y"):
                 assert self.promised <= {int(packet.payload) for packet in self.all.clients[name].inbox}
                 queue = self.network.session(name).queue
                 assert (queue.messages, queue.bytes, queue.pending, queue.disk) == (0, 0, None, None)
-            assert (load.messages, load.bytes) == (0, 0)
+            assert (totals.messages, totals.bytes) == (0, 0)
         self.all.end()
         self.folder.cleanup()
 
@@ -299,9 +299,9 @@ def test_memory_keeps_what_it_may_and_no_more(all_: Paged) -> None:
     client = away(all_)
     publish(all_, *range(20))
     queue = all_.network.session("x").queue
-    load = all_.network.router.counters.load
+    totals = all_.network.router.counters.totals
     assert (queue.messages, queue.in_memory, len(queue.pending or ())) == (20, IN_MEMORY, IN_MEMORY)
-    assert (load.messages, load.bytes) == (IN_MEMORY, queue.bytes_in_memory)
+    assert (totals.messages, totals.bytes) == (IN_MEMORY, queue.bytes_in_memory)
     assert dict(all_.store.figures())["paged/messages"] == 20 - IN_MEMORY
     assert taken(all_, client) == list(range(20))
     assert dict(all_.store.figures())["paged/messages"] == 0
@@ -455,8 +455,8 @@ def test_nothing_of_an_ended_session_stays(all_: Paged) -> None:
     again.connect(clean=True)
     all_.commit()
     pages = all_.store._pages
-    load = all_.network.router.counters.load
-    assert (pages.messages, pages.bytes, load.messages, load.bytes) == (0, 0, 0, 0)
+    totals = all_.network.router.counters.totals
+    assert (pages.messages, pages.bytes, totals.messages, totals.bytes) == (0, 0, 0, 0)
     all_.kill()
     assert "x" not in all_.network.router.sessions
 
@@ -521,10 +521,10 @@ def test_beyond_the_sum_of_all_whatever_waits_goes_to_disk(all_: Paged) -> None:
 def test_pages_wait_until_memory_has_room_for_them(all_: Paged) -> None:
     client = away(all_)
     publish(all_, *range(20))
-    load = all_.network.router.counters.load
-    most, load.max_messages = load.max_messages, 1
+    totals = all_.network.router.counters.totals
+    most, totals.max_messages = totals.max_messages, 1
     assert taken(all_, client) == [0, 1, 2]
-    load.max_messages = most
+    totals.max_messages = most
     all_.network.router.sweep(all_.network.now)
     all_.all_comes()
     assert came(client) == list(range(20))
@@ -600,9 +600,9 @@ def test_pages_that_could_not_be_read_before_a_stop_are_read_after_the_next_star
 
 
 def nothing_is_left(all_: Paged) -> None:
-    load, pages = all_.network.router.counters.load, all_.store._pages
+    totals, pages = all_.network.router.counters.totals, all_.store._pages
     assert not all_.store._committer.fetches
-    assert (load.messages, load.bytes, pages.messages, pages.bytes) == (0, 0, 0, 0)
+    assert (totals.messages, totals.bytes, pages.messages, pages.bytes) == (0, 0, 0, 0)
     assert count(all_.folder, "delivery") == 0
 
 
@@ -615,4 +615,4 @@ def test_rows_that_somebody_removed_are_told_as_lost(all_: Paged) -> None:
     db.close()
     assert taken(all_, client) == [0, 1, 2, 3, 4, 6, 7]
     assert total_ledger(all_.network.router.sessions.values()) == []
-    assert all_.network.router.counters.load.bytes == 0
+    assert all_.network.router.counters.totals.bytes == 0

@@ -190,7 +190,7 @@ async def test_a_session_that_ends_with_its_connection_does_not_come_back(house:
     await peer.subscribe("t")
     await house.restart()
     assert not house.running.router.sessions
-    assert house.running.router.subscription_count == 0
+    assert house.running.router.table.count == 0
 
 
 async def test_the_same_broker_can_start_again(house: House) -> None:

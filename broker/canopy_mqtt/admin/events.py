@@ -175,8 +175,8 @@ class EventFeed:
             counters.bytes_received,
             counters.bytes_sent,
             counters.dropped_in_all(),
-            counters.load.messages,
-            counters.load.bytes,
+            counters.totals.messages,
+            counters.totals.bytes,
         )
         connected = self._broker.figures.read().connected
         # As `SAMPLE` has it.

@@ -206,15 +206,20 @@ class StoredState:
             self._server.faults.broke("store", error)
 
 
+PIECE: Final = 1_000
+"""Steps of a turn, in each of which a store's session, subscription or message is put back: some milliseconds."""
+
+
 async def in_turns(steps: Iterator[None]) -> None:
-    """Do all steps of a long work, each in its own turn of the event loop.
+    """Do all steps of a long work, in turns of the event loop.
 
     If it is cancelled, the remaining steps are done at once before it ends: half of the work could neither be used nor
     begun again.
     """
     try:
-        for _ in steps:
-            await asyncio.sleep(0)
+        for number, _ in enumerate(steps, 1):
+            if number % PIECE == 0:
+                await asyncio.sleep(0)
     except asyncio.CancelledError:
         deque(steps, 0)
         raise

@@ -96,5 +96,5 @@ class Cluster:
     def _look_at_clock(self) -> None:
         """Tell the core the time, again and again: clocks are set, and that of a suspended machine stands still."""
         loop = self._server.loop
-        self._server.router.counters.load.epoch = time.time() - loop.time()
+        self._server.router.counters.totals.epoch = time.time() - loop.time()
         self._timer = loop.call_later(CLOCK_STEP, self._look_at_clock)

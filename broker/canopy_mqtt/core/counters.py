@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.hooks import Permissions
 from canopy_mqtt.core.jobs import Budget
-from canopy_mqtt.core.ledger import DROP_CAUSES, Refusals
+from canopy_mqtt.core.ledger import DROP_CAUSES
+from canopy_mqtt.core.refusals import Refusals
 
 if TYPE_CHECKING:
     # Compiled, these are machine words; interpreted, ordinary ints.
@@ -202,8 +203,8 @@ class Counters:
         self.half_full: i64 = 0
         self.backed_up: i64 = 0
         self.protocol_errors: i64 = 0
-        # What waits in all queues together, and what the time is: not a total, but what everybody who counts needs too.
-        self.load: Final = QueueTotals()
+        # What waits in all queues together; and the time of the batch, which whatever counts needs too.
+        self.totals: Final = QueueTotals()
 
     def dropped_in_all(self) -> int:
         """Messages dropped, over all causes."""

@@ -1,30 +1,26 @@
-"""The ledger of one client: its losses by cause, and its refusals by kind, for the lifetime of its session.
+"""The ledger of one client: its losses by cause, for the lifetime of its session.
 
-Owns the drop causes, which are what an offer answers; the `Ledger`, to which the session and the buffer of each of its
-connections write, and from which the client, the log and `$SYS` are told; and the list of clients with `Refusals`.
-Promises: a loss or a refusal costs some additions, and is reported later. Each loss is told to a 5.0 client once (but
-for expired messages), as `canopy-lost` = `count;cause`, and is in one log line; only a report of a refusal asks access
-control who decided (`settle`).
+Owns the drop causes, which are what an offer answers, and the `Ledger`, to which the session and the buffer of each of
+its connections write, and from which the client, the log and `$SYS` are told. Promises: a loss costs some additions,
+and is reported later. Each loss is told to a 5.0 client once (but for expired messages), as `canopy-lost` =
+`count;cause`, and is in one log line.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
-
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.framing import fields_end, frame_body, frame_end
 from canopy_mqtt.core.codec.primitives import MAX_VARINT, Reader, string, varint
 from canopy_mqtt.core.codec.properties import USER_PROPERTY
-from canopy_mqtt.core.codec.topic_names import parse_shared
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.refusals import RECEIVE, Refused
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
     from canopy_mqtt.core.counters import Counters
-    from canopy_mqtt.core.hooks import AccessControl
 
 ACCEPTED: Final = -1
 """The message was queued, put in flight, or put in the place of an older one."""
@@ -90,7 +86,7 @@ class Ledger:
         # The client that its session belonged to, once that has ended; until then the session tells.
         self.principal: Principal | None = None
         self._counters = counters
-        self._load = counters.load
+        self._totals = counters.totals
         self.dropped: list[int] | None = None
         # What had been lost when subscribers were last compared (`observe.sampling.subscribers`).
         self.compared: i64 = 0
@@ -105,7 +101,7 @@ class Ledger:
         """
         self._count(cause, count)
         if self.unreported is None:
-            self._load.unreported.append(self)
+            self._totals.unreported.append(self)
         self.unreported = add_loss(self.unreported, cause, count)
         if cause != EXPIRED:
             self.untold = add_loss(self.untold, cause, count)
@@ -120,16 +116,16 @@ class Ledger:
         group, of which no member may have it."""
         self._counters.denied_deliveries += 1
         self._counters.refusals.note(
-            self, principal, RECEIVE, topic.decode(), reason_codes.NOT_AUTHORIZED, self._load.now, "", 0, retain
+            self, principal, RECEIVE, topic.decode(), reason_codes.NOT_AUTHORIZED, self._totals.now, "", 0, retain
         )
 
     def _count(self, cause: int, count: int) -> None:
         self.dropped = add_loss(self.dropped, cause, count)
         self._counters.dropped[cause] += count
-        if self._load.tap is not None:
-            self._load.tap.lost_messages(self.client_id, cause, count)
-        if self._load.loss_listener is not None:
-            self._load.loss_listener.lost_messages(self.client_id, cause, count)
+        if self._totals.tap is not None:
+            self._totals.tap.lost_messages(self.client_id, cause, count)
+        if self._totals.loss_listener is not None:
+            self._totals.loss_listener.lost_messages(self.client_id, cause, count)
 
     def in_all(self) -> int:
         """Return the messages dropped, over all causes."""
@@ -219,168 +215,3 @@ def with_properties(frame: bytes, section: bytes) -> bytes:
     return b"".join(
         (frame[:1], varint(remaining), frame[body:start], size, frame[at : at + length], section, frame[at + length :])
     )
-
-
-# -- refusals ----------------------------------------------------------------------------------------------------------
-
-PUBLISH: Final = 0
-SUBSCRIBE: Final = 1
-RECEIVE: Final = 2
-WILL: Final = 3
-RETAIN: Final = 4
-KINDS: Final[tuple[str, ...]] = ("publish", "subscribe", "receive", "will", "retain")
-"""The refused actions, as logs and the API name them."""
-
-ASKED: Final[tuple[str, ...]] = ("publish", "subscribe", "receive", "publish", "")
-"""The action that `AccessControl.said` is asked about for each kind."""
-
-MAX_LISTED_CLIENTS: Final = 1_000
-MAX_LISTED_OF_ACCOUNT: Final = 20
-"""Clients with unreported refusals: of all accounts, and of one account while the list is more than half full. Each has
-up to five topics: 8 MB in all."""
-
-MAX_TOPIC_CHARACTERS: Final = 1_024
-"""Characters of a topic that are kept; access control is not asked about a longer topic."""
-
-STORE: Final = "the store cannot be written"
-MOUNT: Final = "the mount of the listener has no such topic"
-ACCESS_CONTROL: Final = "access control"
-"""The one who decided, if access control does not name a rule."""
-
-CHANGED: Final = "a rule that has changed since"
-TOO_LONG: Final = "access control (the topic is too long to look the rule up)"
-
-
-class Refusal:
-    """The last refusal of one kind, and the number of them since the last report.
-
-    `topic`: a topic name, or the filter of a subscription. `why`: the setting or the part that decided; empty: access
-    control did, and was not asked for the rule yet. `at`: seconds of the loop's clock.
-    """
-
-    def __init__(
-        self, kind: int, topic: str, qos: int, retain: bool, reason_code: int, why: str, at: float, count: int
-    ) -> None:
-        self.kind = kind
-        self.topic = topic[:MAX_TOPIC_CHARACTERS]
-        self.qos = qos
-        self.retain = retain
-        self.reason_code = reason_code
-        self.why = why
-        if not why and len(topic) > MAX_TOPIC_CHARACTERS:
-            self.why = TOO_LONG
-        self.at = at
-        self.count = count
-
-    def settle(self, principal: Principal, asked: AccessControl | None) -> str:
-        """Return who decided, in words for people. It asks access control once."""
-        if not self.why:
-            allowed = False
-            place = ""
-            if asked is not None:
-                topic = parse_shared(self.topic)[1] if self.kind == SUBSCRIBE else self.topic
-                allowed, place = asked.said(principal, ASKED[self.kind], topic, self.qos, self.retain)
-            self.why = CHANGED if allowed else place or ACCESS_CONTROL
-        return self.why
-
-
-class Refused:
-    """The refusals of one client, for the lifetime of its session. `principal`: that of the last refusal."""
-
-    def __init__(self, client_id: str, principal: Principal) -> None:
-        self.client_id = client_id
-        self.principal = principal
-        self.counts: list[int] = [0] * len(KINDS)
-        self.last: Refusal | None = None
-        # By kind, the refusals since the last report; None: it is not listed.
-        self.news: list[Refusal | None] | None = None
-        self.place = ""  # the account that its place in the list counts for
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class RefusalListener:
-    """Gets each refusal at once, for the traces. Must not raise."""
-
-    def refused(self, refused: Refused, refusal: Refusal) -> None:
-        """Handle `refusal.count` equal refusals of a client."""
-        raise NotImplementedError
-
-
-class Refusals:
-    """The clients of one broker with unreported refusals: at most `MAX_LISTED_CLIENTS`.
-
-    While the list is more than half full, one account has at most `MAX_LISTED_OF_ACCOUNT`. A refusal of another client
-    counts too, in its ledger and in `unlisted`.
-    """
-
-    def __init__(self) -> None:
-        self.listed: list[Refused] = []
-        # Refusals of clients without a place in the list; the refusal log reads and clears the number.
-        self.unlisted: i64 = 0
-        self.listener: RefusalListener | None = None
-        self._places: dict[str, int] = {}
-
-    def note(
-        self,
-        ledger: Ledger,
-        principal: Principal,
-        kind: int,
-        topic: str,
-        reason_code: int,
-        now: float,
-        why: str = "",
-        qos: int = 0,
-        retain: bool = False,
-        count: int = 1,
-    ) -> None:
-        """Count `count` equal refusals of a client. See `Refusal`."""
-        refused = ledger.refused
-        if refused is None:
-            refused = Refused(ledger.client_id, principal)
-            ledger.refused = refused
-        refused.principal = principal
-        refused.counts[kind] += count
-        refusal = Refusal(kind, topic, qos, retain, reason_code, why, now, count)
-        refused.last = refusal
-        if self.listener is not None:
-            self.listener.refused(refused, refusal)
-        news = refused.news
-        if news is None:
-            news = self._list(refused)
-            if news is None:
-                self.unlisted += count
-                return
-        before = news[kind]
-        if before is not None:
-            refusal.count += before.count
-        news[kind] = refusal
-
-    def _list(self, refused: Refused) -> list[Refusal | None] | None:
-        """List a client. Return None if there is no room for it."""
-        place = refused.principal.account_name()
-        mine = self._places.get(place, 0)
-        if len(self.listed) >= MAX_LISTED_CLIENTS or (
-            mine >= MAX_LISTED_OF_ACCOUNT and len(self.listed) >= MAX_LISTED_CLIENTS // 2
-        ):
-            return None
-        self._places[place] = mine + 1
-        refused.place = place
-        refused.news = [None] * len(KINDS)
-        self.listed.append(refused)
-        return refused.news
-
-    def take(self, refused: Refused) -> list[Refusal]:
-        """Return the unreported refusals of a listed client. The caller removes it from `listed`."""
-        news = refused.news
-        refused.news = None
-        left = self._places.get(refused.place, 0) - 1
-        if left > 0:
-            self._places[refused.place] = left
-        else:
-            self._places.pop(refused.place, None)
-        found: list[Refusal] = []
-        if news is not None:
-            for refusal in news:
-                if refusal is not None:
-                    found.append(refusal)
-        return found

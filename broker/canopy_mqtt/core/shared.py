@@ -203,7 +203,7 @@ class SharedSessions:
     Where a client has connected elsewhere, the store ends the connection here (`Attempt.end`).
 
     The will of a CONNECT is kept before that is answered (`Attempt.kept_will`), and published once, whichever nodes
-    die: by the node whose connection ended (`publish_will`), or, if it was to wait, by one that the store tells when it
+    die: by the node whose connection ended (`keep_will`), or, if it was to wait, by one that the store tells when it
     is due (`WillQueue.submit`). The store knows whether the client was back in time.
 
     No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
@@ -235,7 +235,7 @@ class SharedSessions:
         """
         raise NotImplementedError
 
-    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+    def keep_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
         """Keep the message of a will that is kept, with any QoS, and forget the will; both or neither. `live`, `offer`:
         see `publish`; `live` is not called where the will was published by another node, or revoked."""
         raise NotImplementedError

@@ -68,11 +68,11 @@ class RunningHooks:
         broker.faults.watch(PLACE)
         publish, retained, drop = self.calls.of("publish"), self.calls.of("retained"), self.calls.of("drop")
         if publish or retained:
-            router.counters.load.message_hook = HookedMessages(
+            router.counters.totals.message_hook = HookedMessages(
                 self.calls, publish, retained, lambda: broker.loop.time()
             )
         if drop:
-            router.counters.load.loss_listener = HookedLosses(self.calls, drop)
+            router.counters.totals.loss_listener = HookedLosses(self.calls, drop)
         installed = isinstance(router.event_listener, _HookedEvents)  # it was started before
         if not installed and any(self.calls.of(name) for name in ("subscribed", "unsubscribed", "session")):
             router.event_listener = _HookedEvents(self, router.event_listener)

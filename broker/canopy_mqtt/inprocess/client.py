@@ -72,17 +72,17 @@ class InProcessClient:
         server = self._server
         self._check_running()
         router = server.router
-        load = router.counters.load
+        totals = router.counters.totals
         message = self._message(topic, payload, qos, retain, properties)
         while router.fanout.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
-        now = load.now = server.loop.time()
+        now = totals.now = server.loop.time()
         commits = router.commits
         if qos > 0 and commits is not None:
             if commits.refuses(router.limits.store_refuses):
                 raise RefusedError("the store cannot be written")
             commits.begin()
-        over_half = load.over_half
+        over_half = totals.over_half
         count = router.publish(message, None)
         router.budget.used += 1
         if not self._flushing:
@@ -90,7 +90,7 @@ class InProcessClient:
             server.loop.call_soon(self._flush)
         rounds = server.rounds
         rounds.charge()
-        if load.over_half != over_half:
+        if totals.over_half != over_half:
             await self._give_way(now)
         elif rounds.spent:
             await asyncio.sleep(0)
@@ -109,12 +109,12 @@ class InProcessClient:
         loop = self._server.loop
         await asyncio.sleep(0)
         most = router.limits.hold_publishers
-        if most <= 0.0 and router.counters.load.over_half_recorder is None:
+        if most <= 0.0 and router.counters.totals.over_half_recorder is None:
             return
         hold = self._hold
         if hold is None:
             hold = self._hold = PublisherHold(most, 0, now)
-        if hold.should_wait(router.counters.load, None, 0, 1, 0, loop.time()):
+        if hold.should_wait(router.counters.totals, None, 0, 1, 0, loop.time()):
             # There is no event for a queue that has become shorter.
             while (until := hold.until(loop.time())) > 0.0:  # noqa: ASYNC110
                 await asyncio.sleep(until - loop.time())

@@ -25,7 +25,7 @@ class LagMonitor:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        load: QueueTotals,
+        totals: QueueTotals,
         look: Callable[[float], bool],
         suspended: Callable[[], float],
     ) -> None:
@@ -33,7 +33,7 @@ class LagMonitor:
         tick: it returns by how many seconds it has put the loop's clock forward."""
         self._suspended = suspended
         self._loop = loop
-        self._load = load
+        self._totals = totals
         self._look = look
         self._look_at = 0.0
         self.lags = Histogram()
@@ -50,28 +50,28 @@ class LagMonitor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._load.tick_due = 0.0
-        self._load.lag = 0.0
+        self._totals.tick_due = 0.0
+        self._totals.lag = 0.0
 
     def take_worst(self, now: float) -> float:
         """Return the worst lag since this was last called, the present one included."""
-        return max(self.lags.take_worst(), self._load.lag_at(now))
+        return max(self.lags.take_worst(), self._totals.lag_at(now))
 
     def take_peak(self, now: float) -> float:
         """Return the worst lag since this was last called, counted apart from `take_worst`: for samples of the page."""
         peak, self._peak = self._peak, 0.0
-        return max(peak, self._load.lag_at(now))
+        return max(peak, self._totals.lag_at(now))
 
     def _arm(self, now: float) -> None:
-        self._load.tick_due = now + TICK
+        self._totals.tick_due = now + TICK
         self._timer = self._loop.call_at(now + TICK, self._tick)
 
     def _tick(self) -> None:
-        self._load.tick_due += self._suspended()
+        self._totals.tick_due += self._suspended()
         now = self._loop.time()
         # A timer may come a little early.
-        lag = max(0.0, now - self._load.tick_due)
-        self._load.lag = lag
+        lag = max(0.0, now - self._totals.tick_due)
+        self._totals.lag = lag
         self.lags.add(lag)
         self._peak = max(self._peak, lag)
         self._arm(now)

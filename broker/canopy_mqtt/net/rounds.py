@@ -99,7 +99,7 @@ class Rounds:
         self.packet_timeout = 0.0
         self.stall_timeout = 0.0
         self.write_batch_bytes = 0
-        self._totals = router.counters.load
+        self._totals = router.counters.totals
         self._tick = tick
         self.failed = failed
         self._due: asyncio.TimerHandle | None = None

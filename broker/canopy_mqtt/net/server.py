@@ -158,7 +158,7 @@ class Server:
         if self.router.commits is not None:
             self.router.commits.wake = self.rounds.committed
         self.handshakes = Handshakes(self.settings.limits.max_handshakes, self.loop)
-        self.lag_monitor = LagMonitor(self.loop, self.router.counters.load, self._look, self._slept)
+        self.lag_monitor = LagMonitor(self.loop, self.router.counters.totals, self._look, self._slept)
         self._stopping = False
         self._stopped = None
         self.connection_table.closed = self.connection_table.door_closed = False

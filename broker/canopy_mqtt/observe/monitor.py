@@ -73,7 +73,7 @@ class Monitor:
 
     def __init__(self, router: Router, settings: Settings, log: Any, now: float, admission: Admission | None) -> None:
         self._router = router
-        self._load: QueueTotals = router.counters.load
+        self._totals: QueueTotals = router.counters.totals
         self._log = log
         self._admission = admission
         self.change(settings)
@@ -108,21 +108,21 @@ class Monitor:
         """
         self._router.sweep(now)
         self._watch(now)
-        if len(self._load.unreported) > MAX_LOSERS:
+        if len(self._totals.unreported) > MAX_LOSERS:
             # Whatever the interval: they are remembered for nothing else.
             self._fold(round(now - self._reported_at, 1), now)
         if now >= self._report_at:
-            self._report(now, LINES if self._interval > 0.0 else len(self._load.unreported))
+            self._report(now, LINES if self._interval > 0.0 else len(self._totals.unreported))
         return len(self._peers) > 0
 
     def finish(self, now: float) -> None:
         """Report the remaining losses, since the broker stops."""
-        self._report(now, len(self._load.unreported))
+        self._report(now, len(self._totals.unreported))
 
     # -- losses --------------------------------------------------------------------------------------------------------
 
     def _report(self, now: float, most: int) -> None:
-        unreported = self._load.unreported
+        unreported = self._totals.unreported
         reported = unreported[:most]
         del unreported[:most]
         seconds = round(now - self._reported_at, 1)
@@ -181,7 +181,7 @@ class Monitor:
 
     def _fold(self, seconds: float, now: float) -> None:
         """Log the losses of all clients without a session in one line, if there are too many for a line each."""
-        unreported = self._load.unreported
+        unreported = self._totals.unreported
         kept: list[Ledger] = []
         lost = [0] * len(DROP_CAUSES)
         remembered = LINES
@@ -218,7 +218,7 @@ class Monitor:
         if changed is None:
             return set()
         self.changed = set()
-        changed.update([each for each in self._load.unreported if self.lives(each)])
+        changed.update([each for each in self._totals.unreported if self.lives(each)])
         return changed
 
     # -- slow subscribers ----------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Monitor:
         slow = self._slow
         peers = self._peers
         if not peers:
-            if after <= 0.0 or (self._load.messages == 0 and not slow):
+            if after <= 0.0 or (self._totals.messages == 0 and not slow):
                 return
             peers = self._peers = list(self._router.peers.send_buffers)
             self._began = now

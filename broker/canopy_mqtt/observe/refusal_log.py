@@ -9,7 +9,7 @@ lines for which there is no room. One look asks access control about a bounded n
 from __future__ import annotations
 
 from canopy_mqtt.core.jobs import LINE_WORK, TURN_WORK
-from canopy_mqtt.core.ledger import KINDS, RECEIVE, Refused
+from canopy_mqtt.core.refusals import KINDS, RECEIVE, Refused
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.connection_log import DELIVERY, REQUEST, ConnectionLog, cut, named
 from canopy_mqtt.observe.recent_clients import RecentClients

@@ -125,7 +125,7 @@ class SysTopics:
         """Publish what has changed of all values: some now, the rest in turns. None: those of this broker, now."""
         server = self._server
         now = server.loop.time()
-        server.router.counters.load.now = now
+        server.router.counters.totals.now = now
         if found is None:
             found = self.values(now)
         # What the last interval has not told yet comes first, as it is now.

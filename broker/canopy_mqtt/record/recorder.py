@@ -221,7 +221,7 @@ class Recorder(Sink):
         for begin, end, why in gaps:
             tap.gap(begin, end, why)
         if options.when_full == HOLD and options.hold_timeout:
-            tap.hold_publishers(self._router.counters.load, options.hold_timeout)
+            tap.hold_publishers(self._router.counters.totals, options.hold_timeout)
         self._router.record(tap, options.filters)
         tap.note_number()
         self._snapshot = None

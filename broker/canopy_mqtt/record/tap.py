@@ -65,8 +65,8 @@ class Backlog(PublisherHolder):
     """Holds publishers while the queue is more than half full and becomes shorter. If nothing is written for `most`
     seconds, it holds them no longer until something is."""
 
-    def __init__(self, tap: Tap, load: QueueTotals, most: float) -> None:
-        self.load = load
+    def __init__(self, tap: Tap, totals: QueueTotals, most: float) -> None:
+        self.totals = totals
         self._tap = tap
         self._most = most
         self._done: i64 = -1
@@ -238,12 +238,12 @@ class Tap(Recorder):
         """Record that numbers are missing for another reason than a full queue, also if the queue is full."""
         self._put_gap(first, last, reason)
 
-    def hold_publishers(self, load: QueueTotals, most: float) -> None:
+    def hold_publishers(self, totals: QueueTotals, most: float) -> None:
         """Make publishers wait from now on while the queue is more than half full.
 
         They wait no longer than `most` seconds in which nothing is written.
         """
-        self.backlog = Backlog(self, load, most)
+        self.backlog = Backlog(self, totals, most)
         self._half_events = self._max_events // 2
         self._half_bytes = self._max_bytes // 2
 
@@ -319,8 +319,8 @@ class Tap(Recorder):
             if events > self._half_events or held > self._half_bytes:
                 backlog = self.backlog
                 if backlog is not None:
-                    backlog.load.over_half += 1
-                    backlog.load.over_half_recorder = backlog
+                    backlog.totals.over_half += 1
+                    backlog.totals.over_half_recorder = backlog
         if not fits:
             self.seq += count
             if self._gap_from == 0:

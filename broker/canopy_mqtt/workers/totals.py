@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import SESSION_SIZE, SESSIONS
 from canopy_mqtt.core.counters import bound
-from canopy_mqtt.core.persistence.journal import UNBOUNDED
+from canopy_mqtt.core.queues.disk_queue import UNBOUNDED
 from canopy_mqtt.workers.parts import MAX_ACCOUNTS, UNLIMITED, equal_part
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.accounts import Room
-    from canopy_mqtt.core.persistence.journal import Pages
+    from canopy_mqtt.core.queues.disk_queue import Pages
     from canopy_mqtt.net.server import Server
 
 
@@ -58,7 +58,7 @@ class Totals:
     @property
     def _pages(self) -> Pages | None:
         """Return the sums of what waits on disk alone; None: there is no store."""
-        journal = self._server.router.counters.load.journal
+        journal = self._server.router.counters.totals.journal
         return None if journal is None else journal.pages
 
     def take(
@@ -80,12 +80,12 @@ class Totals:
             held = router.accounts.named(name).bytes
             by_account[name] = held, 0 < wanted.get(name, 0) <= most - held
         router.accounts.short.clear()
-        load = router.counters.load
+        totals = router.counters.totals
         used = [
             (len(router.sessions) - self._of_broker, self._sessions.lately()),
             (router.session_table.bytes, self._session_bytes.lately()),
-            (int(load.messages), False),
-            (int(load.bytes), False),
+            (int(totals.messages), False),
+            (int(totals.bytes), False),
             (router.alias_bytes, False),
             (int(self._server.connection_table.partial.bytes), False),
             (0 if self._pages is None else int(self._pages.bytes), False),
@@ -103,7 +103,7 @@ class Totals:
     def limit(self) -> None:
         """Have the core keep to the parts; after a reload, until it is told others, to those it had."""
         settings, router = self._server.settings, self._server.router
-        limits, load = router.limits, router.counters.load
+        limits, totals = router.limits, router.counters.totals
         limits.max_user_bytes = equal_part(settings.limits.max_user_bytes, settings.workers.count)
         pages = self._pages
         if pages is not None and pages.total_bytes < UNBOUNDED:
@@ -114,7 +114,7 @@ class Totals:
             sessions, session_bytes, messages, size, aliases, partial, disk = least
             limits.max_sessions = max(1, self._parts[0] + self._of_broker) if sessions else 0
             limits.max_session_bytes = session_bytes
-            load.max_messages, load.max_bytes = bound(messages), bound(size)
+            totals.max_messages, totals.max_bytes = bound(messages), bound(size)
             limits.max_alias_bytes = aliases
             self._server.connection_table.partial.limit = partial
             if pages is not None:

@@ -5,10 +5,12 @@ That everything is back, and goes on where it was, is held by `tests/store/test_
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 import pytest
 
+from canopy_mqtt.assembly.storing import PIECE, in_turns
 from canopy_mqtt.core.codec.packets import Publish, SubscriptionRequest, Will
 from canopy_mqtt.core.persistence import restore as restoring
 from canopy_mqtt.core.persistence.journal import (
@@ -177,8 +179,8 @@ def test_a_clock_that_was_set_back_does_not_put_off_a_will() -> None:
     assert network(kept).session("c").will_due == START + 60
 
 
-def test_it_is_put_back_in_steps() -> None:
-    """However much one session has: each step is about so many subscriptions, messages and sessions."""
+async def test_it_is_put_back_in_turns() -> None:
+    """However much one session has: each turn is about so many subscriptions, messages and sessions."""
     made, saved = Network(limits(session_messages=10_000)), Saved()
     saved.retained.extend(message(b"x", b"r/%d" % number) for number in range(2_500))
     saved.sessions.extend(session(f"c{number}") for number in range(2_500))
@@ -194,8 +196,14 @@ def test_it_is_put_back_in_steps() -> None:
         waiting = 0 if found is None else found.queue.messages + len(found.subscriptions)
         there.append(len(router.retained) + len(router.sessions) + int(waiting))
 
-    for _ in restoring.restore(router, saved, made.now, []):
-        count()
+    async def watch() -> None:
+        while True:
+            count()
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    await in_turns(restoring.restore(router, saved, made.now, []))
+    watching.cancel()
     count()
     assert there[-1] == 10_001
-    assert max(after - before for before, after in pairwise(there)) <= restoring.PIECE + 1
+    assert max(after - before for before, after in pairwise(there)) <= PIECE + 1

@@ -242,7 +242,7 @@ def test_a_session_goes_with_its_connection_and_stays_in_the_store() -> None:
     client.cut()
     net.advance(200.0)
     assert net.router.sessions == {}
-    assert net.router.subscription_count == 0
+    assert net.router.table.count == 0
     assert [(each.client_id, each.expiry) for each in net.store.over] == [("c", 100)]
     assert ("gone", "c") not in net.journal.told
     assert ("unsubscribed", "c", "a") not in net.journal.told
@@ -259,7 +259,7 @@ def test_what_waits_when_a_connection_ends_is_not_lost() -> None:
     assert (session.in_flight_messages(), session.waiting_messages()) == (1, 2)
     client.cut()
     assert total_ledger([session]) == []
-    assert net.router.counters.load.messages == 0
+    assert net.router.counters.totals.messages == 0
     assert not any(net.router.counters.dropped)
 
 
@@ -314,7 +314,7 @@ def test_a_session_of_another_user_is_given_back() -> None:
     assert client.connack.reason_code == reason_codes.CLIENT_IDENTIFIER_NOT_VALID
     assert net.store.over[-1] is attempt
     assert net.router.sessions == {}
-    assert net.router.subscription_count == 0
+    assert net.router.table.count == 0
     assert ("gone", "c") not in net.journal.told
 
 

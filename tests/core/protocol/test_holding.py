@@ -139,7 +139,7 @@ def test_a_subscriber_that_reads_in_bursts_delays_no_steady_publisher(qos: int, 
         assert not scene.held()
         if sent % round(away / 0.005) < late:
             scene.read()
-    assert scene.network.router.counters.load.over_half > 0
+    assert scene.network.router.counters.totals.over_half > 0
     assert scene.subscriber.inbox
 
 

@@ -10,7 +10,7 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.hooks import AccessControl, Origin
-from canopy_mqtt.core.protocol.backpressure import BREAK, PublishLimit, TokenBucket
+from canopy_mqtt.core.protocol.publish_limit import BREAK, PublishLimit, TokenBucket
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import for_each
 
@@ -171,10 +171,10 @@ class TestLoad:
         network = Network(limits(max_loop_lag=2))
         access_control = Asked()
         network.router.access_control = access_control
-        network.router.counters.load.lag = 3.0
+        network.router.counters.totals.lag = 3.0
         assert network.idle("c").connect().reason_code == 0x89
         assert access_control.asked == 0
-        network.router.counters.load.lag = 0.0
+        network.router.counters.totals.lag = 0.0
         network.client("c")
         assert access_control.asked == 1
 

@@ -68,12 +68,12 @@ def test_one_packet_is_many_turns(version: int, kind: str) -> None:
     client.send(_subscribe() if kind == "subscribe" else _unsubscribe())
     client.send(p.Pingreq())
     turns = 0
-    before = network.router.subscription_count
+    before = network.router.table.count
     while not turns or client.wire.protocol.unfinished:
-        done = network.router.subscription_count - before
+        done = network.router.table.count - before
         assert _turn(client) <= TURN_WORK + FILTER_WORK + 2
         turns += 1
-        assert abs(network.router.subscription_count - before - done) <= TURN_WORK // FILTER_WORK + 1
+        assert abs(network.router.table.count - before - done) <= TURN_WORK // FILTER_WORK + 1
         if client.wire.protocol.unfinished:
             # Nothing is said yet, neither to the SUBSCRIBE nor to what came behind it.
             assert client.wire.send_buffer.empty
@@ -88,7 +88,7 @@ def test_one_packet_is_many_turns(version: int, kind: str) -> None:
     else:
         assert client.got(p.Unsuback)[0].reason_codes == ([0] * MANY if version == V5 else [])
         assert not client.session.subscriptions
-        assert network.router.subscription_count == 1
+        assert network.router.table.count == 1
 
 
 @pytest.mark.crowd

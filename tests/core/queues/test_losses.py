@@ -234,13 +234,13 @@ class Overload(Receivers):
         if not self.clients:
             return
         router = self.network.router
-        load = router.counters.load
+        totals = router.counters.totals
         beyond = [allowed(session) for session in router.sessions.values()]
-        others = load.messages - sum(messages for messages, _ in beyond)
-        assert load.messages >= 0
-        assert others <= load.max_messages
-        assert load.bytes >= 0
-        assert load.bytes <= load.max_bytes + sum(size for _, size in beyond) or others <= 1
+        others = totals.messages - sum(messages for messages, _ in beyond)
+        assert totals.messages >= 0
+        assert others <= totals.max_messages
+        assert totals.bytes >= 0
+        assert totals.bytes <= totals.max_bytes + sum(size for _, size in beyond) or others <= 1
 
     @invariant()
     def wire_agrees(self) -> None:
@@ -276,8 +276,8 @@ class Overload(Receivers):
         self.adds_up()
         self.total_holds()
         self.wire_agrees()
-        load = self.network.router.counters.load
-        assert (load.messages, load.bytes) == (0, 0)
+        totals = self.network.router.counters.totals
+        assert (totals.messages, totals.bytes) == (0, 0)
         for name, client in self.clients.items():
             assert self._up(client)
             assert self.network.session(name).queued() == 0

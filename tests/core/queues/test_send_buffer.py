@@ -160,9 +160,9 @@ class Line(RuleBasedStateMachine):
         assert room == (self.full(made.message.size) == ACCEPTED)
         if room:
             # The sum has it from the session on.
-            load = self.counters.load
-            load.messages += 1
-            load.bytes += made.message.size
+            totals = self.counters.totals
+            totals.messages += 1
+            totals.bytes += made.message.size
             self.box.push(made)
             wire = made.message.qos12_frame(False, 1, made.packet_id)
             self.items.append(Item(wire, made.message.size, "quality", made))
@@ -213,8 +213,8 @@ class Line(RuleBasedStateMachine):
         for item in self.items[: len(got)]:
             if item.kind == "quality":
                 # Acknowledged at once, so that the sum lets it go.
-                self.counters.load.messages -= 1
-                self.counters.load.bytes -= item.size
+                self.counters.totals.messages -= 1
+                self.counters.totals.bytes -= item.size
         del self.items[: len(got)]
         if not self.items:
             # Gaps at the end may be left.
@@ -225,7 +225,7 @@ class Line(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         """Time passes."""
         self.now += seconds
-        self.counters.load.now = self.now
+        self.counters.totals.now = self.now
 
     @invariant()
     def accounts(self) -> None:
@@ -242,8 +242,8 @@ class Line(RuleBasedStateMachine):
         else:
             assert found == +self.lost
         assert self.counters.dropped == (box.dropped or [0] * len(DROP_CAUSES))
-        load = self.counters.load
-        assert (load.messages, load.bytes) == (box.messages, box.bytes)
+        totals = self.counters.totals
+        assert (totals.messages, totals.bytes) == (box.messages, box.bytes)
         # Gaps are bounded by what is there.
         assert len(box.items) <= 2 * (len(self.items) + MIN_GAPS) + 2
         assert box.waited(self.now) >= 0.0
@@ -287,7 +287,7 @@ class TestTime:
         return SendBuffer([], counters, 0, 0), counters
 
     def put(self, box: SendBuffer, counters: Counters, now: float, number: int = 0) -> None:
-        counters.load.now = now
+        counters.totals.now = now
         box.offer(Message(b"t", b"%d" % number, 0, False, b"", 0.0, "p").qos0_frame(False))
 
     @given(
@@ -311,7 +311,7 @@ class TestTime:
         for step in steps:
             if isinstance(step, float):
                 now += step
-                counters.load.now = now
+                counters.totals.now = now
             elif isinstance(step, int):
                 before = box.messages
                 box.take_batch(step, now)
@@ -331,7 +331,7 @@ class TestTime:
                 came.append(now)
             elif step == "late" or not late:
                 made = Delivery(Message(b"t", b"", 0, False, b"", 0.0, "p"), 0, False, (), None)
-                counters.load.now = now
+                counters.totals.now = now
                 box.offer_late(made)
                 late.append(made)
                 came.append(now)

@@ -227,7 +227,7 @@ class TestAge:
             assert losses(session) == {"age": 3}
             # Nothing is left to look at.
             network.router.sweep(network.now)
-            assert not network.router.counters.load.aging
+            assert not network.router.counters.totals.aging
         check(network, network.router.sessions.values())
         assert returned(client) == []
         assert losses(session) == {"age": 3}

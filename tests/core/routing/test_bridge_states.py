@@ -8,10 +8,10 @@ import pytest
 
 from canopy_mqtt.core.codec.packets import PUBACK, V5, V31, V311, Will
 from canopy_mqtt.core.hooks import AccessControl
-from canopy_mqtt.core.ledger import WILL
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.links import ANOTHER, ONLY_BRIDGES, is_bridge_state
+from canopy_mqtt.core.refusals import WILL
+from canopy_mqtt.core.routing.bridge_states import ANOTHER, ONLY_BRIDGES, is_bridge_state
 from canopy_mqtt.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits
 from tests.support.restored import restore

@@ -12,11 +12,10 @@ from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.broadcast import (
+    MAX_BROADCASTS,
     MAX_DIRECT_QOS0_SUBSCRIPTIONS,
     MAX_DIRECT_SUBSCRIPTIONS,
-    Interrupted,
 )
-from canopy_mqtt.core.routing.fanout import MAX_BROADCASTS
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
 from tests.core.harness import Network
@@ -124,6 +123,7 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
     finish(router, network.now)
     assert [session.queued() for session in receivers[:12]] == [1] * 10 + [2, 0]
     assert not any(session.queued() for session in barred)
+    assert router.counters.denied_deliveries == len(barred)
     rules.filters_deliveries = False
     rules.change()
     router.publish(message(1), None)
@@ -147,7 +147,7 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
             publisher.post(TOPIC.decode(), b"%d" % number, 1)
         publisher.wire.to_channel()
     assert router.fanout.broadcasting
-    assert len(router.fanout._broadcasts) == 1
+    assert len(router.fanout.broadcasts.line) == 1
     assert all(publisher.wire.protocol.unfinished for publisher in publishers)
     other.post("other", b"now")
     other.wire.to_channel()
@@ -157,9 +157,9 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         for publisher in publishers:
             if publisher.wire.protocol.unfinished:
                 publisher.wire.protocol.go_on(network.now)
-        most = max(most, len(router.fanout._broadcasts))
+        most = max(most, len(router.fanout.broadcasts.line))
         router.tick(network.now)
-        if router.counters.messages_received == 3 * 3 + 2 and not router.fanout._broadcasts:
+        if router.counters.messages_received == 3 * 3 + 2 and not router.fanout.broadcasts.line:
             break
     assert most == 1
     for client in (listener, *publishers):
@@ -221,7 +221,7 @@ def test_few_are_on_their_way_at_a_time_whoever_publishes() -> None:
     for number, payload in enumerate(sent):
         before = router.budget.used
         router.publish(message(1, payload), None)
-        assert len(router.fanout._broadcasts) == min(number + 1, MAX_BROADCASTS)
+        assert len(router.fanout.broadcasts.line) == min(number + 1, MAX_BROADCASTS)
         if number >= MAX_BROADCASTS:
             assert router.budget.used - before >= MANY * OBJECT_WORK
     finish(router, network.now)
@@ -293,7 +293,7 @@ def test_one_that_was_interrupted_goes_on_with_those_who_have_not_had_it(filters
     for session in receivers:
         session.keep_in(journal)
     passed = {session.client_id for session in receivers[:4]}
-    router.fanout.resume(Interrupted(message(1, b"<old>"), receivers[9], 1, passed))
+    router.fanout.broadcasts.resume(message(1, b"<old>"), receivers[9], 1, passed)
     assert router.deadlines.due(network.now)
     router.publish(message(1, b"<new>"), None)
     assert sum(session.queued() for session in receivers) == 0

@@ -265,7 +265,7 @@ def test_filters_pay_for_the_nodes_that_they_make_and_take_away() -> None:
             before = trie.bytes
             protocol.go_on(network.now)
             assert abs(int(trie.bytes) - int(before)) <= most
-    assert (trie.bytes, network.router.subscription_count) == (0, 0)
+    assert (trie.bytes, network.router.table.count) == (0, 0)
 
 
 def test_ends_of_sessions_pay_for_the_nodes_that_they_take_away() -> None:

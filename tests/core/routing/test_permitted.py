@@ -10,7 +10,7 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.peers import PeerDisconnected
-from canopy_mqtt.core.routing.recipients import MAX_EXPLORED
+from canopy_mqtt.core.routing.verdicts import MAX_EXPLORED
 from canopy_mqtt.core.topics.subscription import MAX_FREE_SLOTS, MAX_TAKERS
 from tests.core.harness import Client, Network
 from tests.core.routing.test_permissions import HOUR, Rules

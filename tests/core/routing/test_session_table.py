@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from canopy_mqtt.core.causes import NOT_ALLOWED
 from canopy_mqtt.core.codec.packets import NEVER, V5, V311, Will
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import for_each
@@ -96,3 +97,25 @@ def test_wills_and_names_are_bounded(version: int, refused: int) -> None:
     # Who is there may come again.
     assert network.idle("c0", version).connect(will=Will("w", b"y" * 60_000), user_name="u" * 30_000).reason_code == 0
     assert network.router.session_table.bytes <= 500_000
+
+
+def test_publishes_that_are_not_released_are_bounded() -> None:
+    """A client of 3.1.1 knows no Receive Maximum: what it makes the broker remember counts, until it is released."""
+    network = Network(limits(receive_maximum=10, max_session_bytes=20_000))
+    table = network.router.session_table
+    releases, other = network.client("releases", V311), network.client("other", V311)
+    before = most = table.bytes
+    for client, count in ((releases, 50), (other, 500)):
+        for _ in range(count):
+            if not client.wire.protocol.close_cause:
+                client.post("t", b"x", 2)
+                while client.wire.to_channel() or client.wire.flush(1) or client.wire.go_on():
+                    pass
+            most = max(most, table.bytes)
+        if client is releases:
+            assert table.bytes == before + 49 * 64
+            network.settle()
+            assert table.bytes == before + 10 * 64
+    assert before + 100 * 64 < most <= 20_000
+    assert other.wire.protocol.close_cause == NOT_ALLOWED
+    assert releases.wire.protocol.close_cause == ""

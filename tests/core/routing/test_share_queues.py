@@ -52,7 +52,7 @@ def ledgers(network: Network) -> None:
     """All accounts are right."""
     assert total_ledger(network.router.sessions.values()) == []
     sessions = network.router.sessions.values()
-    assert network.router.counters.load.messages == sum(
+    assert network.router.counters.totals.messages == sum(
         each.waiting_messages() + each.in_flight_messages() for each in sessions
     )
 
@@ -231,7 +231,7 @@ async def test_a_queue_with_subscriptions_of_its_own_is_gone() -> None:
     store.journal.subscribed(SHARED, member.session.subscriptions[SHARED], False)
     again = await restarted(store, network)
     assert SHARED not in again.router.sessions
-    assert again.router.subscription_count == 1
+    assert again.router.table.count == 1
 
 
 def test_a_message_is_nobodys_at_no_moment() -> None:

@@ -226,7 +226,7 @@ class Groups(RuleBasedStateMachine):
     def accounts_are_right(self) -> None:
         sessions = self.network.router.sessions.values()
         assert total_ledger(sessions) == []
-        load = self.network.router.counters.load
+        totals = self.network.router.counters.totals
         if not self.network.router.jobs.waiting:
             waiting = sum(each.waiting_messages() + each.in_flight_messages() for each in sessions)
             live = sum(
@@ -234,7 +234,7 @@ class Groups(RuleBasedStateMachine):
                 for each in sessions
                 if each.send_buffer is not None
             )
-            assert load.messages == waiting + live
+            assert totals.messages == waiting + live
 
     @invariant()
     def a_queue_is_there_only_while_something_waits(self) -> None:

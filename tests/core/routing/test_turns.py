@@ -155,14 +155,14 @@ class TestSessionsThatEnd:
         router = network.router
         client = self.crowded(network)
         client.cut()
-        assert router.subscription_count == self.COUNT - DROPS_AT_ONCE
+        assert router.table.count == self.COUNT - DROPS_AT_ONCE
         assert "big" not in router.sessions
         assert router.deadlines.due(network.now)
         seen = []
         while router.tick(network.now):
-            seen.append(router.subscription_count)
+            seen.append(router.table.count)
         assert seen == [self.COUNT - DROPS_AT_ONCE - turn * DROPS for turn in (1, 2)]
-        assert (router.subscription_count, len(router.trie), router.table.bytes) == (0, 0, 0)
+        assert (router.table.count, len(router.trie), router.table.bytes) == (0, 0, 0)
         assert len(router.deadlines) == 0
 
     def test_churn_does_not_pile_up(self) -> None:
@@ -178,7 +178,7 @@ class TestSessionsThatEnd:
                 name = f"{number}/{each}"
                 router.subscribe(session, "", name, Request(name), 0)
             router.end_session(session, network.now)
-            most = max(most, router.subscription_count)
+            most = max(most, router.table.count)
         assert most <= 2 * self.COUNT
 
     def test_many_groups_hear_in_turns_who_came(self) -> None:
@@ -274,7 +274,7 @@ def test_members_of_many_groups_in_any_order(steps: list[tuple[str, int]]) -> No
             router.end_session(left, network.now)
     while router.tick(network.now):
         pass
-    assert (router.subscription_count, len(router.trie), router.table.bytes) == (0, 0, 0)
+    assert (router.table.count, len(router.trie), router.table.bytes) == (0, 0, 0)
 
 
 def test_who_comes_again_and_again_is_placed_once() -> None:
@@ -326,7 +326,7 @@ def test_what_falls_due_and_raises_takes_nobodys_turn() -> None:
     assert router.table.leaving
     assert router.deadlines.due(network.now)
     ticks(network)
-    assert router.subscription_count == 0
+    assert router.table.count == 0
 
 
 def test_a_session_that_ends_behind_a_large_one_makes_room_at_once() -> None:
@@ -434,6 +434,6 @@ def test_ends_in_any_order(steps: list[tuple[str, int]]) -> None:
     while router.tick(network.now):
         pass
     network.settle()
-    assert router.subscription_count == sum(len(names) for names in wanted)
+    assert router.table.count == sum(len(names) for names in wanted)
     assert len(router.trie) == len(set().union(*wanted))
     assert total_ledger(router.sessions.values()) == []

@@ -46,25 +46,25 @@ def turns(network: Network) -> int:
 def test_very_many_go_in_turns(expiry: int) -> None:
     """All of them come, in their order, and count as waiting until then [MQTT-4.8.2-4]."""
     network, member, other = group(expiry)
-    load = network.router.counters.load
-    held = (load.messages, load.bytes)
+    totals = network.router.counters.totals
+    held = (totals.messages, totals.bytes)
     member.cut()
     assert other.session.queued() == AT_ONCE
-    assert (load.messages, load.bytes) == held
+    assert (totals.messages, totals.bytes) == held
     assert network.router.deadlines.due(network.now)
     assert turns(network) >= (MANY - AT_ONCE) * OBJECT_WORK // STEP_WORK
-    assert (load.messages, load.bytes) == held
+    assert (totals.messages, totals.bytes) == held
     assert other.session.queued() == MANY
     other.wire.frozen = False
     network.settle()
     assert [int(payload) for payload in other.payloads()] == list(range(MANY))
-    assert (load.messages, load.bytes) == (0, 0)
+    assert (totals.messages, totals.bytes) == (0, 0)
     assert total_ledger(network.router.sessions.values()) == []
 
 
 def test_with_a_store_none_is_nobodys() -> None:
     network, member, other = group(HOUR)
-    network.router.counters.load.journal = Journal()
+    network.router.counters.totals.journal = Journal()
     member.cut()
     assert other.session.queued() == MANY
 
@@ -86,8 +86,8 @@ def test_the_others_go_meanwhile(expiry: int) -> None:
         assert sum(dropped_by_cause(left)) == back
     assert other.session.queued() == AT_ONCE
     assert total_ledger([left, *network.router.sessions.values()]) == []
-    load = network.router.counters.load
-    assert load.messages == AT_ONCE + (back if expiry else 0)
+    totals = network.router.counters.totals
+    assert totals.messages == AT_ONCE + (back if expiry else 0)
 
 
 @pytest.mark.parametrize("stays", ["member", "away", "gone"])
@@ -110,4 +110,4 @@ def test_what_no_member_may_have_is_back_with_its_client_or_counted(forbidden: t
     assert left.queued() == back
     assert losses(left) == ({} if back else {"not-authorized": MANY})
     assert total_ledger([left, other.session]) == []
-    assert network.router.counters.load.messages == back
+    assert network.router.counters.totals.messages == back

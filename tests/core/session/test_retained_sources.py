@@ -61,7 +61,7 @@ def test_whose_publisher_lost_its_right(lost: str, gone: bool) -> None:
     assert seen(network) == [b"kept"]
     rules.barred.add(lost)
     assert seen(network, "t") == []
-    assert network.router.counters.load.retained_withheld == 1
+    assert network.router.counters.totals.retained_withheld == 1
     rules.barred.clear()
     assert seen(network, "u") == [b"kept"]
 

@@ -21,7 +21,7 @@ def test_of_a_queue_full_of_what_expired_some_goes_with_each_that_comes() -> Non
     new = Message(b"t", b"", 1, False, b"", 0.0, "p")
     for _ in range(100 * STALE):
         assert session.deliver(old, 1, False, (), None) == ACCEPTED
-    network.router.counters.load.now = network.now + 2.0
+    network.router.counters.totals.now = network.now + 2.0
     for came in range(1, 1_000):
         before = session.queue.messages
         assert session.deliver(new, 1, False, (), None) == ACCEPTED

@@ -39,8 +39,8 @@ def counted(network: Network) -> Sessions:
     """Have the looks of a network's shedder counted. Before the first session."""
     sessions = Sessions()
     network.router.sessions = network.router.session_table.sessions = sessions
-    load = network.router.counters.load
-    load.reliever = GlobalLimiter(sessions, load)
+    totals = network.router.counters.totals
+    totals.reliever = GlobalLimiter(sessions, totals)
     return sessions
 
 
@@ -89,8 +89,8 @@ class TestLevel:
     def test_messages(self, fills: list[int], away: bool, arriving: int) -> None:
         network = Network()
         clients = receivers(network, fills, away)
-        load = network.router.counters.load
-        load.max_messages = load.messages or 1
+        totals = network.router.counters.totals
+        totals.max_messages = totals.messages or 1
         publisher = network.client("p")
         newcomer = network.client("new")
         newcomer.subscribe("new")
@@ -99,19 +99,19 @@ class TestLevel:
         publisher.publish("new", b"")
         before = [waiting(network, client) for client in clients]
         assert before == fills
-        beyond = load.messages + arriving - load.max_messages
+        beyond = totals.messages + arriving - totals.max_messages
         for payload in numbers(arriving):
             publisher.publish("new", payload)
         after = [waiting(network, client) for client in clients]
         assert is_level(before, after)
-        assert load.messages <= load.max_messages + 1
+        assert totals.messages <= totals.max_messages + 1
         assert waiting(network, newcomer) + sum(losses(newcomer.session).values()) == arriving + 1
         check(network, network.router.sessions.values())
         lost = sum(sum(losses(network.session(client.client_id)).values()) for client in clients)
         assert sum(before) - sum(after) == lost
         # Who gave, gave for what came, and a little ahead: at most one look for each message, and one message of each
         # for the sake of a level.
-        assert lost <= max(0, beyond) * (2 + load.max_messages // PART + len(fills))
+        assert lost <= max(0, beyond) * (2 + totals.max_messages // PART + len(fills))
         for client in clients:
             assert set(losses(network.session(client.client_id))) <= {"global"}
 
@@ -144,9 +144,9 @@ class TestInFlight:
             client.answering = False
         for payload in numbers(30):
             publisher.publish("t", payload, 1)
-        load = network.router.counters.load
-        assert load.inflight <= 20 + len(clients)
-        assert load.messages <= 40 + len(clients)
+        totals = network.router.counters.totals
+        assert totals.inflight <= 20 + len(clients)
+        assert totals.messages <= 40 + len(clients)
         check(network, network.router.sessions.values())
         for client in clients:
             client.answering = True
@@ -156,7 +156,7 @@ class TestInFlight:
             assert got == sorted(got)
             assert got[-1:] == numbers(30)[-1:]
             assert len(got) + losses(client.session)["global"] == 30
-        assert load.messages == 0
+        assert totals.messages == 0
 
 
 class TestCost:
@@ -183,17 +183,17 @@ class TestCost:
             before = sessions.looks
             publisher.publish(f"t/{turn % 4}/{turn}", b"")
             looks += sessions.looks - before
-        load = network.router.counters.load
-        assert load.messages <= 320
+        totals = network.router.counters.totals
+        assert totals.messages <= 320
         shed = sum(losses(client.session)["global"] for client in clients)
-        assert shed == 1_000 - load.messages
+        assert shed == 1_000 - totals.messages
         assert 0 < looks <= 1 + (1_000 - 320) // (320 // PART)
 
     def test_very_many_sessions_are_looked_at_in_pieces(self) -> None:
         """Meanwhile the fullest so far gives for what comes; then the fullest of all, which is the last one."""
         network, _, _ = self.world(0)
-        load = network.router.counters.load
-        limiter = load.reliever
+        totals = network.router.counters.totals
+        limiter = totals.reliever
         assert isinstance(limiter, GlobalLimiter)
         message = Message(b"t", b"", 1, False, b"", 0.0, "p")
         last = ROUND_WORK // SHED_LOOK_WORK + 999
@@ -205,14 +205,14 @@ class TestCost:
             for _ in range(count):
                 session.deliver(message, 1, False, (), None)
             made.append(session)
-        load.max_messages = load.messages
+        totals.max_messages = totals.messages
         first = True
         while made[-1].queue.messages == 400:
-            load.round += 1
+            totals.round += 1
             before = limiter.work
             for _ in range(3):
                 assert made[7].deliver(message, 1, False, (), None) == ACCEPTED
-                assert load.messages <= load.max_messages
+                assert totals.messages <= totals.max_messages
             assert limiter.work - before <= ROUND_WORK + SHED_WORK * PIECE
             if first:
                 assert made[5].queue.messages == 17
@@ -224,8 +224,8 @@ class TestCost:
     def test_what_one_round_drops_is_bounded(self, by_messages: bool) -> None:
         """Among 100,000 messages, whatever comes for whom: a message of a megabyte takes the place of 4,000."""
         network, _, _ = self.world(0)
-        load = network.router.counters.load
-        limiter = load.reliever
+        totals = network.router.counters.totals
+        limiter = totals.reliever
         assert isinstance(limiter, GlobalLimiter)
         small = Message(b"t", b"", 1, False, b"", 0.0, "p")
         made = [Session(f"c{number}", 0, 0, network.router.counters) for number in range(10)]
@@ -234,33 +234,33 @@ class TestCost:
             for _ in range(10_000):
                 session.deliver(small, 1, False, (), None)
         if by_messages:
-            load.max_messages = load.messages
+            totals.max_messages = totals.messages
         else:
-            load.max_bytes = load.bytes
+            totals.max_bytes = totals.bytes
         large = Message(b"t", b"x" * 1_000_000, 1, False, b"", 0.0, "p")
         for _ in range(10):
-            load.round += 1
-            before, work = load.messages, limiter.work
+            totals.round += 1
+            before, work = totals.messages, limiter.work
             assert made[1].deliver(small, 1, False, (), None) == ACCEPTED
-            assert before - load.messages <= AHEAD + PIECE
+            assert before - totals.messages <= AHEAD + PIECE
             for number in range(100):
                 made[number % 10].deliver(small if by_messages else large, 1, False, (), None)
             assert limiter.work - work <= ROUND_WORK + SHED_WORK * PIECE + 2 * len(made)
-            assert load.messages <= load.max_messages
-            assert load.bytes <= load.max_bytes
+            assert totals.messages <= totals.max_messages
+            assert totals.bytes <= totals.max_bytes
 
     def full(self, count: int) -> tuple[Network, GlobalLimiter, list[Session]]:
         """Sessions with so many messages each, which are as many as there may be."""
         network, _, _ = self.world(0)
-        load = network.router.counters.load
-        limiter = load.reliever
+        totals = network.router.counters.totals
+        limiter = totals.reliever
         assert isinstance(limiter, GlobalLimiter)
         made = [Session(f"c{number}", 0, 0, network.router.counters) for number in range(10)]
         for session in made:
             network.router.adopt(session)
             for _ in range(count):
                 session.deliver(SMALL, 1, False, (), None)
-        load.max_messages = load.messages
+        totals.max_messages = totals.messages
         return network, limiter, made
 
     def test_the_work_is_charged_to_whoever_publishes(self) -> None:
@@ -275,8 +275,8 @@ class TestCost:
     def test_one_with_little_waiting_is_not_refused_for_what_others_have(self) -> None:
         """Also when the work of the round is used up; and all who have little have a sixteenth beyond the bound."""
         network, _, made = self.full(2_000)
-        load = network.router.counters.load
-        bound = load.max_messages
+        totals = network.router.counters.totals
+        bound = totals.max_messages
         new = [Session(f"new{number}", 0, 0, network.router.counters) for number in range(10)]
         for session in new:
             network.router.adopt(session)
@@ -290,27 +290,27 @@ class TestCost:
         for session in new:
             for _ in range(1_000):
                 session.deliver(SMALL, 1, False, (), None)
-        assert load.messages <= bound + bound // PART
+        assert totals.messages <= bound + bound // PART
 
     def test_all_reads_of_a_round_share_what_it_drops(self) -> None:
         """Each read has a time of its own; a new round is counted by the shell, or comes with a later time."""
         network, limiter, made = self.full(2_000)
-        load = network.router.counters.load
+        totals = network.router.counters.totals
         for elapsed in (0.0, ROUND_SECONDS, 2 * ROUND_SECONDS):
-            load.now = elapsed
+            totals.now = elapsed
             work = limiter.work
             for _ in range(ROUND_WORK // SHED_WORK):
-                load.now += ROUND_SECONDS / ROUND_WORK
+                totals.now += ROUND_SECONDS / ROUND_WORK
                 made[0].deliver(SMALL, 1, False, (), None)
                 made[1].deliver(SMALL, 1, False, (), None)
             assert ROUND_WORK <= limiter.work - work <= ROUND_WORK + SHED_WORK * PIECE
-        load.round += 1
+        totals.round += 1
         assert made[0].deliver(SMALL, 1, False, (), None) == ACCEPTED
 
     def test_what_a_look_has_found_is_given_all_of_it(self) -> None:
         """Also where that is less than it looked for, which puts off the next look and not the giving."""
         network = Network()
-        load = network.router.counters.load
+        totals = network.router.counters.totals
         made = network.router.sessions
         for number in range(3 * AHEAD):
             made[f"c{number}"] = Session(f"c{number}", 0, 0, network.router.counters)
@@ -318,12 +318,12 @@ class TestCost:
         for _ in range(2 * AHEAD):
             assert made["c0"].deliver(message, 1, False, (), None) == ACCEPTED
         # As much as would have them give some for each session; it is elsewhere, and nobody's to give.
-        load.messages += 100 * AHEAD
-        load.max_messages = load.messages
+        totals.messages += 100 * AHEAD
+        totals.max_messages = totals.messages
         for _ in range(2 * AHEAD):
-            load.round += 1
+            totals.round += 1
             assert made["c1"].deliver(message, 1, False, (), None) == ACCEPTED
-        assert load.messages <= load.max_messages
+        assert totals.messages <= totals.max_messages
         assert losses(made["c0"]) == {"global": 2 * AHEAD}
 
     def test_looks_in_vain_are_rare(self) -> None:
@@ -433,7 +433,7 @@ class TestFair:
             hogs.append(hog)
         burst(publisher, "hog", numbers(40, 200), 0 if live else 1)
         router = network.router
-        assert router.counters.load.bytes <= 200_000
+        assert router.counters.totals.bytes <= 200_000
         # Its queue is the fullest of all.
         assert waiting(network, victim) == 20
         assert live or max(waiting(network, hog) for hog in hogs) < 20

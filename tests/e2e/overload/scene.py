@@ -205,8 +205,8 @@ class Scene:
     @property
     def waiting(self) -> tuple[int, int]:
         """Messages and bytes in all queues together."""
-        load = self.broker.router.counters.load
-        return load.messages, load.bytes
+        totals = self.broker.router.counters.totals
+        return totals.messages, totals.bytes
 
     async def plug(self, far: Far, client_id: str, topic: str, publisher: Peer) -> None:
         """Freeze a client in the middle of a message: one larger than every buffer on the way, of QoS 0.

@@ -143,7 +143,7 @@ async def test_a_storm_of_takeovers(scene: SetScene) -> None:
     await until(lambda: not broker.connections)
     assert len(broker.router.sessions) == 1
     assert broker.router.peers.send_buffers == {}
-    assert broker.router.subscription_count <= 2
+    assert broker.router.table.count <= 2
 
 
 async def test_stopping_under_full_load_with_frozen_clients() -> None:
@@ -157,7 +157,7 @@ async def test_stopping_under_full_load_with_frozen_clients() -> None:
         sock.sendall(wire.connect(f"frozen{number}") + wire.subscribe(1, [("#", number % 3)]))
         sock.setblocking(False)
         frozen.append(sock)
-    await until(lambda: broker.router.subscription_count == 10)
+    await until(lambda: broker.router.table.count == 10)
     publisher = await join(broker.ports[0], "publisher")
 
     async def publish() -> None:

@@ -48,13 +48,13 @@ def lost(session: Session) -> int:
 
 def within(broker: Broker) -> None:
     """The sum, as the broker keeps it, is that of its sessions and within the bound."""
-    load = broker.router.counters.load
+    totals = broker.router.counters.totals
     queue = broker.settings.queue
-    assert load.messages == sum(session.queued() for session in broker.router.sessions.values())
+    assert totals.messages == sum(session.queued() for session in broker.router.sessions.values())
     if queue.total_messages:
-        assert load.messages <= queue.total_messages
+        assert totals.messages <= queue.total_messages
     if queue.total_bytes:
-        assert load.bytes <= queue.total_bytes
+        assert totals.bytes <= queue.total_bytes
 
 
 async def publish(broker: Broker, publisher: Peer, name: str, number: int) -> None:
@@ -129,5 +129,5 @@ async def test_the_fullest_of_three_frozen_subscribers_give_first(scene: SetScen
         assert found[-waiting:] == list(range(count[name] - waiting + 1, count[name] + 1))
         check_ledger(session, offered=count[name] + 1, received=len(found) + 1)
         within(stage.broker)
-    load = stage.broker.router.counters.load
-    assert (load.messages, load.bytes) == (0, 0)
+    totals = stage.broker.router.counters.totals
+    assert (totals.messages, totals.bytes) == (0, 0)

@@ -140,9 +140,9 @@ class Fussy:
         """Nothing waits, nothing is doubtful, and the next message goes at once, whatever its QoS."""
         self.balanced()
         session = self.scene.session
-        load = self.scene.network.router.counters.load
+        totals = self.scene.network.router.counters.totals
         assert (len(session.inflight), session.queued(), session.trial.on) == (0, 0, False)
-        assert (load.messages, load.bytes, load.inflight) == (0, 0, 0)
+        assert (totals.messages, totals.bytes, totals.inflight) == (0, 0, 0)
         for qos in (0, 1, 2):
             self.came.clear()
             self.publish(b"last", qos=qos)

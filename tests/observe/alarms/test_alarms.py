@@ -168,11 +168,11 @@ async def test_the_event_loop_is_late(broker: Broker, looks: Looks) -> None:
 
 
 async def test_queues_take_much_memory(broker: Broker, looks: Looks) -> None:
-    load = broker.router.counters.load
-    before = load.bytes
-    load.bytes = load.max_bytes * 91 // 100
+    totals = broker.router.counters.totals
+    before = totals.bytes
+    totals.bytes = totals.max_bytes * 91 // 100
     raised = [looks.look() for _ in range(3)]
-    load.bytes = before
+    totals.bytes = before
     assert raised == [[], [], ["queue-memory"]]
 
 

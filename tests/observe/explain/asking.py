@@ -36,7 +36,7 @@ def turns(group: SharedGroup) -> list[tuple[int, int]]:
 
 def traces(router: Router) -> dict[str, Any]:
     """What a look must leave as it was."""
-    cache, load = router.cache, router.counters.load
+    cache, totals = router.cache, router.counters.totals
     groups: dict[str, Any] = {}
     queues: dict[str, Any] = {}
     for name, session in router.sessions.items():
@@ -58,7 +58,7 @@ def traces(router: Router) -> dict[str, Any]:
     return {
         "cache": (len(cache), cache.hits, cache.misses, cache.weight, cache.evicted, router.trie.probes),
         "work": router.budget.used,
-        "load": (load.messages, load.bytes, load.inflight, len(load.unreported), len(load.overflowed)),
+        "load": (totals.messages, totals.bytes, totals.inflight, len(totals.unreported), len(totals.overflowed)),
         "dropped": list(router.counters.dropped),
         "denied": (router.counters.denied_publishes, router.counters.oversized, router.counters.retained_refused),
         "retained": (len(router.retained), router.retained_store.bytes),

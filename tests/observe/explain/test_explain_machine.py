@@ -249,7 +249,7 @@ class Explained(Receivers):
             self.network.settle()
             if not self._up(client) or client.wire.frozen or client.wire.send_buffer.closed:
                 return
-            router.counters.load.now = now
+            router.counters.totals.now = now
             if client.mount and not topic.startswith(client.mount):
                 return
             before = traces(router)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from canopy_mqtt.core.codec.packets import Will
-from canopy_mqtt.core.persistence.journal import Fetch
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DONE, QUEUED, SENT, Delivery
+from canopy_mqtt.core.queues.disk_queue import Fetch
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.group_commit.journal import ENDED_ROWS, GroupJournal
 from canopy_mqtt.store.group_commit.journal_listener import JournalListener

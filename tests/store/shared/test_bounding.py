@@ -202,7 +202,7 @@ async def test_what_is_dropped_is_counted_for_its_client(nodes: Nodes, monkeypat
     for number in range(5):
         await publish(publisher, b"%d" % number)
     await until(lambda: dropped[FULL_MESSAGES] == 3)
-    [ledger] = node.router.counters.load.unreported
+    [ledger] = node.router.counters.totals.unreported
     assert (ledger.client_id, ledger.in_all(), dropped[FULL_BYTES]) == ("s", 3, 0)
     await connect(client, node)
     await until(lambda: len(client.inbox) == 2)

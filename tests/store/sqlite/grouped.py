@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from canopy_mqtt.core.persistence.commits import Commits
-from canopy_mqtt.core.persistence.journal import Fetch, Saved
+from canopy_mqtt.core.persistence.journal import Saved
+from canopy_mqtt.core.queues.disk_queue import Fetch
 from canopy_mqtt.store.group_commit.batch import Batch
 from canopy_mqtt.store.group_commit.journal import GroupJournal
 from canopy_mqtt.store.group_commit.journal_listener import JournalListener

@@ -7,8 +7,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from canopy_mqtt.core.persistence.journal import Fetch, Saved
+from canopy_mqtt.core.persistence.journal import Saved
 from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.disk_queue import Fetch
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.store.base import StoreListener
 from canopy_mqtt.store.damage import Damage, Damages

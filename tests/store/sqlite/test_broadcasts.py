@@ -38,7 +38,7 @@ async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path:
     router = made(store)
     router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
     router.budget.begin(1)
-    router.fanout.step(router.budget)
+    router.fanout.broadcasts.step(router.budget)
     router.end_session(router.sessions["c0"], 1.0)
     for client_id in ("c0", "late"):
         session = Session(client_id, 100, 1_000_000, router.counters)
@@ -75,7 +75,7 @@ async def test_many_groups_while_one_goes_on(tmp_path: Path) -> None:
     groups = int(str(dict(store.figures())["groups"]))
     while router.fanout.broadcasting:
         router.budget.begin(1)
-        router.fanout.step(router.budget)
+        router.fanout.broadcasts.step(router.budget)
         await store.flush()
         assert commits.committed == commits.journal_position > told
         await asyncio.sleep(0)

@@ -153,7 +153,7 @@ async def test_a_broadcast_that_was_told_late_is_on_disk_until_it_is_over(tmp_pa
     faulty.failing = {"broadcast"}
     router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
     router.budget.begin(1)
-    router.fanout.step(router.budget)
+    router.fanout.broadcasts.step(router.budget)
     faulty.failing = set()
     guard.retry()
     await store.flush()

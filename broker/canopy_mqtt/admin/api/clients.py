@@ -21,8 +21,9 @@ from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.core.causes import ADMINISTRATIVE_ACTION
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import NEVER, V5, V31
-from canopy_mqtt.core.ledger import KINDS, by_cause
+from canopy_mqtt.core.ledger import by_cause
 from canopy_mqtt.core.queues.queue_terms import POLICIES
+from canopy_mqtt.core.refusals import KINDS
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE

@@ -214,7 +214,7 @@ async def publish(call: Call) -> Published:
     while broker.router.fanout.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
         await asyncio.sleep(0)
     router = broker.router
-    router.counters.load.now = broker.loop.time()
+    router.counters.totals.now = broker.loop.time()
     matched = router.publish(message, None)
     broker.after_batch()
     kept = message.retain and _message(broker, call.body.topic) is not None and bool(message.payload())

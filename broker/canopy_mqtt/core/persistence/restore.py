@@ -13,21 +13,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
-
-from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.ledger import SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import (
-    UNBOUNDED,
     WAITING,
     DeliveryRecord,
     Journal,
     LoneWillRecord,
     MessageRecord,
-    Page,
     Saved,
     SessionRecord,
     SubscriptionRecord,
@@ -35,37 +30,20 @@ from canopy_mqtt.core.persistence.journal import (
 )
 from canopy_mqtt.core.protocol.identity import is_link, is_reserved
 from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
+from canopy_mqtt.core.queues.disk_queue import UNBOUNDED, Page
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.broadcast import Interrupted
-from canopy_mqtt.core.routing.links import UPLINKS, announced
+from canopy_mqtt.core.routing.bridge_states import announced
+from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.nodes import group_of, new_session
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
-PIECE: Final = 1_000
-"""Sessions, subscriptions and messages that are put back in one step: some milliseconds."""
-
-
-class _Steps:
-    """Counts what is put back."""
-
-    def __init__(self) -> None:
-        self._left: i64 = PIECE
-
-    def over(self) -> bool:
-        """One more: whether a step is over with it."""
-        self._left -= 1
-        if self._left > 0:
-            return False
-        self._left = PIECE
-        return True
-
 
 def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]) -> Iterator[None]:
-    """Fill a new router, in steps of bounded work, and empty `saved` by that. `now` is the caller's monotonic clock,
-    above 0; the records' seconds count from it.
+    """Fill a new router, and empty `saved` by that; each step puts back one session, subscription or message. `now` is
+    the caller's monotonic clock, above 0; the records' seconds count from it.
 
     `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
     `links` gets the records of links to other brokers, for `refill`.
@@ -77,7 +55,6 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         raise RuntimeError("only a new router can be restored")
     messages: dict[MessageRecord, Message] = {}
     groups: list[SessionRecord] = []  # the queues of share groups, whose members come before them
-    steps = _Steps()
     # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree. Each record is
     # freed once it is put back, so that a million of them do not stand in memory twice.
     saved.retained.reverse()
@@ -85,8 +62,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         kept = saved.retained.pop()
         message = kept.message(now)
         router.retained_store.restored(message, router.accounts.named(kept.account))
-        if steps.over():
-            yield
+        yield
     # The client that has been away for longest comes first, as where room is made (`routing.session_table`).
     saved.sessions.sort(key=_gone_for)
     while saved.sessions:
@@ -97,36 +73,34 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         if record.client_id.startswith(SHARE_PREFIX):
             groups.append(record)
             continue
-        yield from _session(router, record, messages, now, steps)
-        if steps.over():
-            yield
+        yield from _session(router, record, messages, now)
+        yield
     for record in groups:
-        yield from _share_queue(router, record, messages, now, steps)
+        yield from _share_queue(router, record, messages, now)
     router.unfinished.restored(
         [each for each in router.sessions.values() if each.memberships is not None and each.has_messages()]
     )
     for alone in saved.wills:
         restore_will(router, alone, now)
-        if steps.over():
-            yield
+        yield
     for broadcast in saved.broadcasts:
         message = _message(broadcast.message, messages, now)
         origin = router.sessions.get(message.publisher)
-        router.fanout.resume(Interrupted(message, origin, broadcast.number, broadcast.passed))
+        router.fanout.broadcasts.resume(message, origin, broadcast.number, broadcast.passed)
 
 
 def refill(router: Router, session: Session, record: SessionRecord, now: float) -> Iterator[None]:
     """Give a link's session, which the router has adopted and in which nothing is yet, what a store kept of it, in
-    steps of bounded work."""
-    yield from _fill(router, session, record, {}, now, _Steps())
+    steps as `restore`."""
+    yield from _fill(router, session, record, {}, now)
     router.session_table.count(session)
 
 
 def restore_claimed(router: Router, record: SessionRecord, now: float) -> Session:
     """Take in a claimed session that goes on, for the CONNECT that has claimed it (`core.shared`)."""
     session = _made(router, record, True)
-    for _ in _fill(router, session, record, {}, now, _Steps()):
-        router.budget.used += PIECE
+    for _ in _fill(router, session, record, {}, now):
+        router.budget.used += 1
     router.session_table.count(session)
     return session
 
@@ -198,10 +172,10 @@ def _made(router: Router, record: SessionRecord, shared: bool) -> Session:
 
 
 def _session(
-    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
+    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float
 ) -> Iterator[None]:
     session = _made(router, record, False)
-    yield from _fill(router, session, record, messages, now, steps)
+    yield from _fill(router, session, record, messages, now)
     journal = router.journal
     if record.disconnected_for is None and journal is not None:
         journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
@@ -214,7 +188,7 @@ def _session(
 
 
 def _share_queue(
-    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
+    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float
 ) -> Iterator[None]:
     """The queue of a share group; it is lost if the group is gone, or it has what no queue has, as with a file that
     another program has changed."""
@@ -228,7 +202,7 @@ def _share_queue(
             Ledger(record.client_id, router.counters).lost(SESSION_ENDED, len(record.deliveries))
         return
     queue = router.share_queues.make(group, member.session)
-    yield from _fill(router, queue, record, messages, now, steps)
+    yield from _fill(router, queue, record, messages, now)
     router.session_table.count(queue)
     router.share_queues.settle(queue)
 
@@ -239,13 +213,11 @@ def _fill(
     record: SessionRecord,
     messages: dict[MessageRecord, Message],
     now: float,
-    steps: _Steps,
 ) -> Iterator[None]:
     """Give a session its subscriptions, its deliveries, and the packet identifiers that came."""
     for wanted in record.subscriptions:
         _subscribe_one(router, session, wanted)
-        if steps.over():
-            yield
+        yield
     if record.received:
         session.received_qos2 = set(record.received)
     journal = router.journal
@@ -259,8 +231,7 @@ def _fill(
             journal.restored(session.client_id, delivery, kept.number)
         if not session.restore(delivery) and journal is not None:
             journal.finished(session.client_id, delivery)
-        if steps.over():
-            yield
+        yield
     _pages_before(session, pages, UNBOUNDED, journal)
     # Only now: what stands above was told of long ago.
     session.keep_in(journal)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.accounts import SESSION_SIZE
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import ack
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack
-from canopy_mqtt.core.codec.reason_codes import ProtocolViolation, ReceiveMaximumExceeded
+from canopy_mqtt.core.codec.reason_codes import ProtocolViolation, ReceiveMaximumExceeded, Refused
 from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.queues.held import HeldAnswers, send_promise
 from canopy_mqtt.core.queues.requests import Request, WaitingRequests
@@ -82,6 +83,30 @@ def quota_left(protocol: ServerProtocol) -> i64:
         count: i64 = len(earlier)
         left += count if count < maximum else maximum
     return left
+
+
+def check_unreleased(protocol: ServerProtocol) -> None:
+    """Count the identifiers that a client of 3.1.1, which knows no Receive Maximum, has not released beyond it.
+
+    They are a part of its session, like those of a client that is away.
+
+    Raises:
+        Refused: sessions have no room for all of them (0x97).
+    """
+    session = protocol.session
+    assert session is not None
+    router = protocol.router
+    limits, table, account = router.limits, router.session_table, session.account
+    table.count(session)
+    if (
+        (limits.max_session_bytes > 0 and not table.is_fair(limits, SESSION_SIZE, account.owner, 1))
+        or not account.has_room(0)
+        or router.accounts.lacks(account.owner, 0, limits.max_user_bytes)
+    ):
+        count = 0 if session.received_qos2 is None else len(session.received_qos2)
+        raise Refused(
+            f"the broker has no room for {count} publishes that are not released", reason_codes.QUOTA_EXCEEDED
+        )
 
 
 # -- publishes that came -----------------------------------------------------------------------------------------------
@@ -160,6 +185,9 @@ def _forget(protocol: ServerProtocol, packet_id: int) -> bool:
         return False
     incoming.discard(packet_id)
     _was_counted(protocol, packet_id)
+    if len(incoming) == protocol.max_unread:
+        # Of 3.1.1, as many as Receive Maximum: see `check_unreleased`.
+        protocol.router.session_table.count(session)
     if session.journal is not None:
         session.journal.completed(session.client_id, packet_id)
     return True

@@ -33,7 +33,6 @@ from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolati
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, has_control, is_system, validate_topic
 from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
-from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence import restore
 from canopy_mqtt.core.persistence.journal import WAITING
@@ -44,7 +43,9 @@ from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CLOSED, 
 from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
-from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
+from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL
+from canopy_mqtt.core.routing.bridge_states import ANOTHER, ONLY_BRIDGES, announced, is_another
+from canopy_mqtt.core.routing.links import LINK, PROGRAM, UPLINKS
 from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_session_room
@@ -367,7 +368,7 @@ def _give_up(attempt: Attempt, router: Router) -> None:
     restored = attempt.restored
     if restored is not None:
         attempt.restored = None
-        router.let_go(restored, router.counters.load.now)
+        router.let_go(restored, router.counters.totals.now)
     if attempt.is_open:
         shared.left(attempt)
 
@@ -621,7 +622,7 @@ def _check(connect: Connect, refused: int, host: str, router: Router, now: float
     may come in place of its own old connection: that may well be dead, and would keep it out until that is noticed.
     """
     limit = router.limits.max_loop_lag
-    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
+    if limit > 0.0 and router.counters.totals.lag_at(now) > limit:
         # Before anything is done for it.
         raise Refused("the broker is overloaded", reason_codes.SERVER_BUSY)
     check_ban(connect.client_id, connect.user_name, host, router, now)
@@ -744,7 +745,7 @@ def leave_will_out(connect: Connect, principal: Principal, router: Router) -> st
         why = ONLY_BRIDGES
     elif principal.mount:
         why = MOUNT
-    elif router.bridge_states.is_another(state, principal.client_id):
+    elif is_another(router, state, principal.client_id):
         why = ANOTHER
     else:
         rule = _rule_against(will, principal, router)

@@ -20,6 +20,7 @@ from canopy_mqtt.core.hooks import AccessControl, AuthExchange, Origin
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.bridge_states import may_write
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
 
@@ -134,12 +135,12 @@ def is_link(client_id: str, user_name: str | None, limits: Limits) -> bool:
 def is_reserved(topic: bytes, link: bool, router: Router, session: Session | None = None) -> bool:
     """Return whether a topic name (UTF-8) is the broker's own: the client of this session may not publish there.
 
-    `$SYS` is, but for the state of a bridge, which the bridge publishes itself (`routing.links`). So are the
+    `$SYS` is, but for the state of a bridge, which the bridge publishes itself (`routing.bridge_states`). So are the
     topics that tell which clients are connected; but a link hands on which are connected elsewhere, perhaps below the
     same topic. No other client changes what this broker has told of its own.
     """
     if is_system(topic):
-        return session is None or not router.bridge_states.may_write(topic, session)
+        return session is None or not may_write(router, topic, session)
     presence = router.limits.presence_topic
     if not presence or not is_within(topic, presence):
         return False

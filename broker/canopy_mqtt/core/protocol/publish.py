@@ -28,11 +28,11 @@ from canopy_mqtt.core.codec.reason_codes import (
 from canopy_mqtt.core.codec.topic_names import DOLLAR, has_control, mount_topic
 from canopy_mqtt.core.hooks import SAMPLE_SHARE, Permissions, PublishSampler
 from canopy_mqtt.core.jobs import ASK_PUBLISH_WORK, DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
-from canopy_mqtt.core.ledger import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.protocol import acknowledge
 from canopy_mqtt.core.protocol.identity import is_reserved
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.queues.requests import Request
+from canopy_mqtt.core.refusals import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.routing.broadcast import MAX_DIRECT_QOS0_SUBSCRIPTIONS
 from canopy_mqtt.core.routing.bursts import Run
 from canopy_mqtt.core.routing.fanout import REFUSED_BY_ALL
@@ -67,7 +67,7 @@ def start(protocol: ServerProtocol, max_aliases: int) -> None:
     protocol.max_aliases = max_aliases
     protocol.mount = session.principal.mount.encode()
     # On the hot path a message is neither refused for its payload nor does it get another QoS.
-    if not (router.limits.upgrade_outgoing_qos or protocol.mount or router.counters.load.message_hook is not None):
+    if not (router.limits.upgrade_outgoing_qos or protocol.mount or router.counters.totals.message_hook is not None):
         protocol.max_plain_payload = router.limits.max_payload_size or MAX_PACKET
 
 
@@ -228,10 +228,7 @@ def route_plain(
         return count
     message = Message(topic, b"", 0, False, b"", 0.0, session.client_id)
     message.adopt_frame(data, v5, payload_at - first)
-    if key is None:
-        router.fanout.record_and_deliver(route, message, session)
-    else:
-        router.fanout.deliver(route, message, session)
+    router.fanout.deliver(route, message, session, key is None)
     return 1
 
 
@@ -289,8 +286,6 @@ def _qos12(protocol: ServerProtocol, route: Route, topic: bytes, id_at: i64, pay
     if receiver is not None:
         receiver.send_now(message, qos)
         router.budget.used += 1
-    elif route.tapped:
-        reached = router.fanout.record_and_deliver(route, message, session)
     else:
         reached = router.fanout.deliver(route, message, session)
     if reached > 0:
@@ -396,9 +391,11 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
             acknowledge.answer_duplicate(protocol, packet_id)
             return
         acknowledge.publish_came(protocol)
-        if protocol.v5 and acknowledge.quota_left(protocol) <= 0:
-            # [MQTT-3.3.4-7]
-            raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
+        if acknowledge.quota_left(protocol) <= 0:
+            if protocol.v5:  # [MQTT-3.3.4-7]
+                raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
+            if qos == 2:
+                acknowledge.check_unreleased(protocol)
     # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
     reason, why = refusal(router, session, topic, qos, publish.retain, len(publish.payload))
     permissions = router.permissions
@@ -422,7 +419,7 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
         message = Message(
             topic, publish.payload, qos, publish.retain, publish.properties, expires_at, session.client_id
         )
-        hook = router.counters.load.message_hook
+        hook = router.counters.totals.message_hook
         if hook is not None:
             changed = hook.publish(session.principal, message, False)
             router.budget.look()

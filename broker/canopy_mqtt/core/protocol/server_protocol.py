@@ -33,9 +33,10 @@ from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import HELD_WORK, PACKET_WORK, TURN_WORK
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, connect, control_packets, phases, publish, subscribe
-from canopy_mqtt.core.protocol.backpressure import PublisherHold, PublishLimit, publish_limit
+from canopy_mqtt.core.protocol.backpressure import PublisherHold
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, CLOSED, CONNECTED, CONNECTING
+from canopy_mqtt.core.protocol.publish_limit import PublishLimit, publish_limit
 from canopy_mqtt.core.queues.queue_terms import max_delay
 from canopy_mqtt.core.queues.requests import Peer, Request, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, SendBuffer
@@ -168,7 +169,7 @@ class ServerProtocol(Peer):
 
     def refill(self, now: float) -> bool:
         """Queue what waited for room, after the writer took a batch. Return True if it should take another."""
-        self.router.counters.load.now = now
+        self.router.counters.totals.now = now
         session = self.session
         more = session is not None and session.backlog and session.refill(now)
         return more or not self.send_buffer.empty
@@ -270,10 +271,10 @@ class ServerProtocol(Peer):
         """
         router = self.router
         counters = router.counters
-        load = counters.load
+        totals = counters.totals
         peers = router.peers
-        load.now = now
-        if peers.events or load.overflowed:
+        totals.now = now
+        if peers.events or totals.overflowed:
             peers.drain(router, now)
         self._received_before = counters.messages_received
         budget = router.budget
@@ -286,7 +287,7 @@ class ServerProtocol(Peer):
             budget.begin(most)
             self._half_full = counters.half_full
             self._backed_up = counters.backed_up
-            self._over_half = load.over_half
+            self._over_half = totals.over_half
             if self.state == CONNECTING and self.first_bytes:
                 connect.check_first_bytes(self.first_bytes)
             if self.held_until > 0.0 or self.hold is not None:
@@ -297,7 +298,7 @@ class ServerProtocol(Peer):
             while not self.unfinished and self.state != CLOSED and self.state != ADMITTING:
                 # At the end of a read there is nothing to yield with, but the client may have to be held.
                 more = decoder.end < len(decoder.buffer) or self.filter_job is not None
-                if (more or load.over_half != self._over_half) and self.should_yield(now):
+                if (more or totals.over_half != self._over_half) and self.should_yield(now):
                     self.unfinished = True
                 elif self.filter_job is not None:
                     subscribe.on_filters(self, now)
@@ -332,7 +333,7 @@ class ServerProtocol(Peer):
         except ProtocolError as error:
             self._fail(error, now)
         self.messages_received += counters.messages_received - self._received_before
-        if peers.events or load.overflowed:
+        if peers.events or totals.overflowed:
             peers.drain(router, now)
 
     def should_yield(self, now: float) -> bool:
@@ -345,9 +346,9 @@ class ServerProtocol(Peer):
         """
         budget = self.router.budget
         counters = self.router.counters
-        load = counters.load
-        if load.over_half != self._over_half:
-            self._over_half = load.over_half
+        totals = counters.totals
+        if totals.over_half != self._over_half:
+            self._over_half = totals.over_half
             if self._is_held(now):
                 return True
         send_buffer = self.send_buffer
@@ -366,17 +367,17 @@ class ServerProtocol(Peer):
 
     def _is_held(self, now: float) -> bool:
         """Return whether nothing more is taken of a client that has published to a peer which is behind."""
-        load = self.router.counters.load
+        totals = self.router.counters.totals
         sent: i64 = self.messages_received + self.router.counters.messages_received - self._received_before
         hold = self.hold
         if hold is None:
             most = self.router.limits.hold_publishers
-            if most <= 0.0 and load.over_half_recorder is None:
+            if most <= 0.0 and totals.over_half_recorder is None:
                 return False
             self.hold = hold = PublisherHold(most, sent, now)
         decoder = self.decoder
         more: i64 = len(decoder.buffer) - decoder.end
-        return hold.should_wait(load, self.session, decoder.end - decoder.start, more, sent, now)
+        return hold.should_wait(totals, self.session, decoder.end - decoder.start, more, sent, now)
 
     def _look_at_hold(self, now: float) -> None:
         """The time has come until which the client was held, by its rate or for a subscriber: perhaps a later one.

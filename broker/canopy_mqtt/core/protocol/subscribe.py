@@ -33,7 +33,6 @@ from canopy_mqtt.core.jobs import (
     Budget,
     Job,
 )
-from canopy_mqtt.core.ledger import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.protocol import control_packets
 from canopy_mqtt.core.queues.queue_terms import (
     UNSET,
@@ -44,6 +43,7 @@ from canopy_mqtt.core.queues.queue_terms import (
     granted_properties,
     read_options,
 )
+from canopy_mqtt.core.refusals import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.routing.nodes import group_of
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_filter_room
@@ -382,7 +382,7 @@ class FilterPacket(Job):
         if most <= self._room:
             self._room -= most
             return True
-        now = self._router.counters.load.now
+        now = self._router.counters.totals.now
         self._why = lacking_filter_room(self._router, self._session, name, group, topic_filter, now)
         return not self._why
 

@@ -24,17 +24,6 @@ FILTERS_ANSWER: Final = 128
 its own, and Receive Maximum does not bound how many there are."""
 
 
-class HeldGroup:
-    """Packets that are sent when a number is committed; each piece may contain several.
-
-    What a client can have held in any number tells the journal nothing, and so stands in one group: a few bytes each.
-    """
-
-    def __init__(self, number: i64) -> None:
-        self.number: i64 = number
-        self.packets: list[bytes] = []
-
-
 class HeldAnswers(Waiter):
     """The held packets of one connection, in `SendBuffer.held` if there is a store that commits later."""
 
@@ -42,7 +31,10 @@ class HeldAnswers(Waiter):
         super().__init__()
         self.commits = commits
         self._send_buffer = send_buffer
-        self._line: deque[HeldGroup] = deque()
+        # Each number that is waited for, and the packets that are sent when it is committed, in pieces that may have
+        # several. What a client can have held in any number tells the journal nothing, and so stands with others: a
+        # few bytes each.
+        self._line: deque[tuple[i64, list[bytes]]] = deque()
 
     def send(self, packet: bytes, number: i64) -> None:
         """Send it when everything told up to `number` is committed. 0: it stands for nothing that was told."""
@@ -54,9 +46,9 @@ class HeldAnswers(Waiter):
             if self._send_buffer.closed:
                 return
             self.commits.wait_for(self, number)
-        if not line or number > line[-1].number:
-            line.append(HeldGroup(number))
-        line[-1].packets.append(packet)
+        if not line or number > line[-1][0]:
+            line.append((number, []))
+        line[-1][1].append(packet)
         send_buffer = self._send_buffer
         send_buffer.unqueued += ended_publishes(packet)
         send_buffer.held_bytes += _size(packet)
@@ -66,14 +58,14 @@ class HeldAnswers(Waiter):
         line = self._line
         send_buffer = self._send_buffer
         count: i64 = 0
-        while line and line[0].number <= number:
-            for packet in line.popleft().packets:
+        while line and line[0][0] <= number:
+            for packet in line.popleft()[1]:
                 send_buffer.unqueued -= ended_publishes(packet)
                 send_buffer.held_bytes -= _size(packet)
                 send_buffer.control(packet)
                 count += 1
         if line:
-            self.commits.wait_for(self, line[0].number)
+            self.commits.wait_for(self, line[0][0])
         return count
 
     def drop(self) -> None:
@@ -83,8 +75,8 @@ class HeldAnswers(Waiter):
         """
         self.commits.leave(self)
         send_buffer = self._send_buffer
-        for group in self._line:
-            for packet in group.packets:
+        for _, packets in self._line:
+            for packet in packets:
                 send_buffer.unqueued -= ended_publishes(packet)
                 send_buffer.held_bytes -= _size(packet)
         self._line.clear()
@@ -110,14 +102,6 @@ def send_promise(send_buffer: SendBuffer, packet: bytes, kept: bool) -> None:
         held.send(packet, held.commits.journal_position if kept else 0)
 
 
-class HeldDelivery:
-    """A delivery, and the number that has to be committed first."""
-
-    def __init__(self, delivery: Delivery, number: i64) -> None:
-        self.delivery = delivery
-        self.number: i64 = number
-
-
 class HeldDeliveries(Waiter):
     """The held deliveries of one session, on its present connection."""
 
@@ -126,7 +110,8 @@ class HeldDeliveries(Waiter):
         self._inflight = inflight
         self._commits = commits
         self._send_buffer: SendBuffer | None = None
-        self._line: deque[HeldDelivery] = deque()
+        # The deliveries, each with the number that has to be committed first.
+        self._line: deque[tuple[i64, Delivery]] = deque()
 
     @property
     def count(self) -> i64:
@@ -137,7 +122,7 @@ class HeldDeliveries(Waiter):
     def ready(self) -> bool:
         """True if the first of them waits for room alone."""
         line = self._line
-        return len(line) > 0 and line[0].number <= self._commits.committed
+        return len(line) > 0 and line[0][0] <= self._commits.committed
 
     def push(self, delivery: Delivery, send_buffer: SendBuffer, waits: bool) -> None:
         """Queue a delivery that is in flight, for which the buffer has room, when everything told so far is committed.
@@ -153,9 +138,9 @@ class HeldDeliveries(Waiter):
                 return
             self._send_buffer = send_buffer
             self._commits.wait_for(self, number)
-        elif number < line[-1].number:
-            number = line[-1].number
-        line.append(HeldDelivery(delivery, number))
+        elif number < line[-1][0]:
+            number = line[-1][0]
+        line.append((number, delivery))
 
     def committed(self, number: i64) -> i64:
         """Queue what is committed, as far as there is room: `ready` says whether some is left for the writer's turn.
@@ -165,8 +150,8 @@ class HeldDeliveries(Waiter):
         line = self._line
         send_buffer = self._send_buffer
         count: i64 = 0
-        while send_buffer is not None and line and line[0].number <= number:
-            delivery = line[0].delivery
+        while send_buffer is not None and line and line[0][0] <= number:
+            delivery = line[0][1]
             # The delivery may be over, or have gone to another member of a shared subscription.
             if self._is_in_flight(delivery):
                 if not send_buffer.has_room(delivery.message.size + HEADROOM):
@@ -175,7 +160,7 @@ class HeldDeliveries(Waiter):
                 count += 1
             line.popleft()
         if line:
-            self._commits.wait_for(self, line[0].number)
+            self._commits.wait_for(self, line[0][0])
         return count
 
     def _queue(self, delivery: Delivery, send_buffer: SendBuffer) -> None:
@@ -195,7 +180,7 @@ class HeldDeliveries(Waiter):
         """
         self._commits.leave(self)
         self._send_buffer = None
-        for delivery in (*(held.delivery for held in self._line), *unsent):
+        for delivery in (*(delivery for _, delivery in self._line), *unsent):
             waits = delivery.qos == 2 or delivery.message.held
             if waits and delivery.attempts == 0 and self._is_in_flight(delivery):
                 self._inflight.move_behind(delivery)

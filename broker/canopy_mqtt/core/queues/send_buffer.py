@@ -55,8 +55,9 @@ NOT_SENT: Final = -2
 class SendBuffer:
     """One peer's queue. All sizes in bytes. It knows no socket and no task."""
 
-    def __init__(self, wakeups: list[SendBuffer], counters: Counters, max_messages: int, max_bytes: int) -> None:
-        """`wakeups`: where a buffer is listed when it has something to take. Limits of 0: unlimited."""
+    def __init__(self, touched: list[SendBuffer], counters: Counters, max_messages: int, max_bytes: int) -> None:
+        """`touched`: where it is listed when it has something to take (`ConnectedPeers.touched`). Limits of 0:
+        unlimited."""
         # Whole frames, several QoS 0 ones in one piece, or deliveries whose frame is made when it is taken; None is a
         # gap, and so is a delivery that was dropped.
         self.items: list[object] = []
@@ -79,12 +80,12 @@ class SendBuffer:
         # Something here is worth less the longer it waits: small writes, and little in the system's hands.
         self.fresh = False
         self.tells_losses = False  # the peer is told what it lost (`canopy-lost`)
-        self._load = counters.load
+        self._totals = counters.totals
         self.offered: i64 = 0
         # Since when the message that is watched waits (0.0: none is watched), and how many items go before it has gone.
         self._since: float = 0.0
         self._ahead: i64 = 0
-        self._wakeups = wakeups
+        self._touched = touched
         # Up to here each offer; what follows is for control packets, deliveries, and taking.
         self.control_bytes: i64 = 0
         # Deliveries and runs of them.
@@ -151,21 +152,21 @@ class SendBuffer:
         """Offer a QoS 0 frame: ACCEPTED, or the cause of its drop."""
         self.offered += 1
         size: i64 = len(frame)
-        load = self._load
+        totals = self._totals
         # Asked here and not by `_make_room`: for every message and receiver.
         if (
             self.messages >= self.max_messages
             or self.bytes + size > self.max_bytes
             or size > self.max_packet
             or self.closed
-            or load.messages >= load.max_messages
-            or load.bytes + size > load.max_bytes
+            or totals.messages >= totals.max_messages
+            or totals.bytes + size > totals.max_bytes
         ):
             cause = self._make_room(1, size, size)
             if cause != ACCEPTED:
                 return self._count_dropped(cause, 1)
-        load.messages += 1
-        load.bytes += size
+        totals.messages += 1
+        totals.bytes += size
         self._append(frame, 1, size)
         return ACCEPTED
 
@@ -175,18 +176,18 @@ class SendBuffer:
         The same happens as when they are offered one by one, only that those that fit stand in the queue as one piece.
         """
         size: i64 = len(frames)
-        load = self._load
+        totals = self._totals
         if (
             self.messages + count <= self.max_messages
             and self.bytes + size <= self.max_bytes
             and largest <= self.max_packet
             and not self.closed
-            and load.messages + count <= load.max_messages
-            and load.bytes + size <= load.max_bytes
+            and totals.messages + count <= totals.max_messages
+            and totals.bytes + size <= totals.max_bytes
         ) or (self.policy == DROP_OLDEST and self._make_room(count, size, largest) == ACCEPTED):
             self.offered += count
-            load.messages += count
-            load.bytes += size
+            totals.messages += count
+            totals.bytes += size
             self._append(frames, count, size)
         elif (
             self.deferred == 0
@@ -219,9 +220,9 @@ class SendBuffer:
             return self._count_dropped(cause, 1)
         delivery.live = True
         self.deferred += 1
-        load = self._load
-        load.messages += 1
-        load.bytes += size
+        totals = self._totals
+        totals.messages += 1
+        totals.bytes += size
         self._append(delivery, 1, size)
         return ACCEPTED
 
@@ -249,12 +250,12 @@ class SendBuffer:
                 if self.policy == DISCONNECT and size <= self.max_bytes:
                     self.overflow()
                 return cause
-        load = self._load
+        totals = self._totals
         # A client with nothing waiting does not pay for those that have: the next message, or burst, is let through.
         if (
             self.messages > 0
-            and not load.has_room(count, size)
-            and not load.admits(count, size, self.messages, self.bytes)
+            and not totals.has_room(count, size)
+            and not totals.admits(count, size, self.messages, self.bytes)
         ):
             return GLOBAL
         return ACCEPTED
@@ -264,7 +265,7 @@ class SendBuffer:
         if not self.closed:
             self.closed = True
             if self.peer is not None:
-                self._load.overflowed.append(self.peer)
+                self._totals.overflowed.append(self.peer)
 
     def _append(self, item: object, count: i64, size: i64) -> None:
         """Queue what was accepted: `count` messages of `size` bytes in all, which the sum over all queues has."""
@@ -272,34 +273,34 @@ class SendBuffer:
         self.messages += count
         self.bytes += size
         if self._since == 0.0:
-            self._since = self._load.now
+            self._since = self._totals.now
             self._ahead = len(self.items)
         if self.messages > self._message_mark or self.bytes > self._byte_mark:
             self._report_over_half()
         if not self.listed:
             self.listed = True
-            self._wakeups.append(self)
+            self._touched.append(self)
 
     def _report_over_half(self) -> None:
         """Tell routing that more than half of the messages that may wait do."""
-        load = self._load
+        totals = self._totals
         if not self._over_half_reported:
             # The connection should have a turn. Once: a client that does not read slows no publisher.
             self._over_half_reported = True
             self._counters.half_full += 1
-        elif not self.holds_publishers(load.now):
+        elif not self.holds_publishers(totals.now):
             self._message_mark = UNLIMITED
             self._byte_mark = UNLIMITED
             return
-        load.over_half += 1
-        load.over_half_buffer = self
+        totals.over_half += 1
+        totals.over_half_buffer = self
 
     def holds_publishers(self, now: float) -> bool:
         """Return whether publishers should wait: more than half of what may wait does, and the client reads."""
         return (
             self.holds
             and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
-            and now < self._taken_at + self._load.standstill
+            and now < self._taken_at + self._totals.standstill
         )
 
     def _mark(self) -> None:
@@ -360,9 +361,9 @@ class SendBuffer:
             self.in_flight_bytes += size
         else:
             delivery.live = True
-            load = self._load
-            load.messages += 1
-            load.bytes += size
+            totals = self._totals
+            totals.messages += 1
+            totals.bytes += size
         self._append(delivery, 1, size)
 
     def offer_retained(self, frame: bytes) -> int:
@@ -371,20 +372,20 @@ class SendBuffer:
         Without room it waits in the retained tree. The first one goes also where all queues together are full.
         """
         size: i64 = len(frame)
-        load = self._load
+        totals = self._totals
         if size > self.max_packet:
             return TOO_LARGE
         # `has_room` here and of all queues, spelled out: this is asked for every retained message.
         if (
             self.closed
             or self.messages >= self.max_messages
-            or (self.messages > 0 and (self.bytes + size > self.max_bytes or load.bytes + size > load.max_bytes))
-            or (self.messages > 0 and load.messages >= load.max_messages)
+            or (self.messages > 0 and (self.bytes + size > self.max_bytes or totals.bytes + size > totals.max_bytes))
+            or (self.messages > 0 and totals.messages >= totals.max_messages)
         ):
             return NO_ROOM
         self.offered += 1
-        load.messages += 1
-        load.bytes += size
+        totals.messages += 1
+        totals.bytes += size
         self._append(frame, 1, size)
         return ACCEPTED
 
@@ -401,7 +402,7 @@ class SendBuffer:
         """Count a newer message that took the place of a waiting QoS 0 delivery's, larger by `grown` bytes."""
         self.offered += 1
         self.bytes += grown
-        self._load.bytes += grown
+        self._totals.bytes += grown
         self._count_dropped(REPLACED, 1)
 
     # -- what the protocol does ----------------------------------------------------------------------------------------
@@ -423,18 +424,18 @@ class SendBuffer:
         self._counters.control_sent += size >> 2 if size > 4 and packet[1] == 2 else 1
         if not self.listed:
             self.listed = True
-            self._wakeups.append(self)
+            self._touched.append(self)
 
     def schedule_flush(self) -> None:
         """Let the connection handle this buffer after the present batch."""
         if not self.listed:
             self.listed = True
-            self._wakeups.append(self)
+            self._touched.append(self)
 
     def report_end(self) -> None:
         """Let the shell handle this buffer after the present batch, even if it is listed already: it has ended."""
         self.listed = True
-        self._wakeups.append(self)
+        self._touched.append(self)
 
     @property
     def congested(self) -> bool:
@@ -452,7 +453,7 @@ class SendBuffer:
         """Return what waits in one piece, in order: all of it, or about `max_bytes`. Empty only if nothing waits."""
         items = self.items
         ledger = self.ledger
-        load = self._load
+        totals = self._totals
         telling = self.tells_losses and ledger is not None and ledger.untold is not None
         item = items[0] if len(items) == 1 and not telling else None
         if isinstance(item, bytes):
@@ -470,8 +471,8 @@ class SendBuffer:
             self.in_flight_messages = 0
             self.in_flight_bytes = 0
             # The broker's sum keeps it until it is acknowledged.
-            load.messages += 1
-            load.bytes += self.bytes
+            totals.messages += 1
+            totals.bytes += self.bytes
             self.taken_bytes -= OVERHEAD
         elif telling or self.deferred > 0 or self.gaps > 0 or self.bytes + self.control_bytes > max_bytes:
             return b"".join(self.take_batch(max_bytes, now))
@@ -491,8 +492,8 @@ class SendBuffer:
             self.taken_bytes += size
             self._counters.messages_sent += messages
             self._counters.publish_bytes_sent += size
-            load.messages -= messages
-            load.bytes -= size
+            totals.messages -= messages
+            totals.bytes -= size
             self.messages = 0
             self.bytes = 0
         self.control_bytes = 0
@@ -750,7 +751,7 @@ class SendBuffer:
 
     def shed_expired(self) -> None:
         """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
-        now = self._load.now
+        now = self._totals.now
         items = self.items
         at: i64 = self._head
         while at < len(items):
@@ -786,9 +787,9 @@ class SendBuffer:
         """Take QoS 0 messages that wait no more out of the sums."""
         self.messages -= count
         self.bytes -= size
-        load = self._load
-        load.messages -= count
-        load.bytes -= size
+        totals = self._totals
+        totals.messages -= count
+        totals.bytes -= size
 
     def _close_gaps(self) -> None:
         """Make the list anew when most of it is gaps."""

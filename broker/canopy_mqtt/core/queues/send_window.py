@@ -74,7 +74,7 @@ class SendWindow:
         self.spent = False  # whether `send_again` or `send_waiting` ended because it had done enough for one turn
         self._client_id = ledger.client_id
         self._ledger = ledger
-        self._load = totals
+        self._totals = totals
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -168,11 +168,11 @@ class SendWindow:
 
     def end(self) -> None:
         """The session is over: nothing is in flight any more."""
-        load = self._load
-        load.messages -= self.inflight.count
-        load.bytes -= self.bytes
-        load.inflight -= self.inflight.count
-        load.inflight_bytes -= self.bytes
+        totals = self._totals
+        totals.messages -= self.inflight.count
+        totals.bytes -= self.bytes
+        totals.inflight -= self.inflight.count
+        totals.inflight_bytes -= self.bytes
         self.inflight.clear()
         self.bytes = 0
         self._forget_line()
@@ -186,7 +186,7 @@ class SendWindow:
 
     def sendable(self, count: i64, size: i64, send_buffer: SendBuffer) -> i64:
         """Return how many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now."""
-        load = self._load
+        totals = self._totals
         if self.resend is not None or (self.held is not None and self.held.count > 0):
             return 0
         if count > self.quota:
@@ -194,8 +194,8 @@ class SendWindow:
         while count > 0 and not (
             send_buffer.takes_unchanged(count, count * size + HEADROOM)
             and self.bytes + count * size <= self.max_bytes
-            and load.has_room(count, count * size)
-            and load.in_flight_room(count * size)
+            and totals.has_room(count, count * size)
+            and totals.in_flight_room(count * size)
             and self.inflight.count + count <= self.inflight.largest_id
         ):
             count = count >> 1
@@ -221,9 +221,9 @@ class SendWindow:
         delivery = Delivery(message, qos, False, NO_IDENTIFIERS, None)
         self.put(delivery)
         self._take_quota(delivery)
-        load = self._load
-        load.messages += 1
-        load.bytes += message.size
+        totals = self._totals
+        totals.messages += 1
+        totals.bytes += message.size
         return delivery
 
     def send(self, delivery: Delivery, send_buffer: SendBuffer, source: Commits | None = None) -> bool:
@@ -250,11 +250,11 @@ class SendWindow:
 
     def _has_room(self, size: i64) -> bool:
         """Return whether the bounds in bytes let a message of this size be in flight; a single one always may be."""
-        load = self._load
+        totals = self._totals
         count: i64 = self.inflight.count
         return count == 0 or (
             self.bytes + size <= self.max_bytes
-            and (load.in_flight_room(size) or load.is_little(count + 1, self.bytes + size))
+            and (totals.in_flight_room(size) or totals.is_little(count + 1, self.bytes + size))
         )
 
     def push(self, delivery: Delivery, send_buffer: SendBuffer, source: Commits | None = None) -> None:
@@ -284,9 +284,9 @@ class SendWindow:
         """`send` for one that nothing is held for yet."""
         if not self.send(delivery, send_buffer, source):
             return False
-        load = self._load
-        load.messages += 1
-        load.bytes += delivery.message.size
+        totals = self._totals
+        totals.messages += 1
+        totals.bytes += delivery.message.size
         return True
 
     def send_waiting(self, queue: MessageQueue, send_buffer: SendBuffer, now: float) -> bool:
@@ -331,9 +331,9 @@ class SendWindow:
         if cause != ACCEPTED:
             queue.give_up(delivery, cause)
         elif delivery.qos == 0:
-            load = self._load
-            load.messages -= 1
-            load.bytes -= size
+            totals = self._totals
+            totals.messages -= 1
+            totals.bytes -= size
             send_buffer.push(delivery)
             if self.journal is not None:
                 self.journal.finished(self._client_id, delivery)
@@ -354,27 +354,27 @@ class SendWindow:
     def restore(self, delivery: Delivery) -> None:
         """Take back a delivery that a store kept, with the packet identifier that it has."""
         self._add(delivery)
-        self._load.messages += 1
-        self._load.bytes += delivery.message.size
+        self._totals.messages += 1
+        self._totals.bytes += delivery.message.size
         self.inflight.last_id = i64(delivery.packet_id)
 
     def _add(self, delivery: Delivery) -> None:
         self.inflight.add(delivery)
         size: i64 = delivery.message.size
         self.bytes += size
-        self._load.inflight += 1
-        self._load.inflight_bytes += size
+        self._totals.inflight += 1
+        self._totals.inflight_bytes += size
 
     def take(self, delivery: Delivery) -> None:
         """It is in flight no more, and takes no room."""
-        load = self._load
+        totals = self._totals
         self.inflight.remove(delivery)
         size: i64 = delivery.message.size
         self.bytes -= size
-        load.inflight -= 1
-        load.inflight_bytes -= size
-        load.messages -= 1
-        load.bytes -= size
+        totals.inflight -= 1
+        totals.inflight_bytes -= size
+        totals.messages -= 1
+        totals.bytes -= size
 
     def finish(self, delivery: Delivery) -> None:
         """The delivery is over: its identifier is free, and its place in the quota of this connection."""

@@ -1,23 +1,27 @@
 """A message to very many receivers, delivered over several turns.
 
-Owns, for one message, the subscriptions that matched when it arrived, and the progress. Promises: one delivery to each
-session, as when all get it at once; a client that unsubscribes before its turn gets nothing, nor does one that
-subscribes after the message. A journal is told of each session that has had it, so that a restarted broker continues
-with the others. The few recipients that it finds behind very many filters become those of the next messages.
+Owns, for one message (`Broadcast`), the subscriptions that matched when it arrived, and the progress; and the line of
+such messages (`Broadcasts`). Promises: one delivery to each session, as when all get it at once; a client that
+unsubscribes before its turn gets nothing, nor does one that subscribes after the message. A journal is told of each
+session that has had it, so that a restarted broker continues with the others. The few recipients that it finds behind
+very many filters become those of the next messages.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.counters import QueueTotals
+from canopy_mqtt.core.jobs import BROADCASTS, OBJECT_WORK, Budget, Job, Scheduler
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.recipients import Verdicts, matching, merge
+from canopy_mqtt.core.routing.recipients import NO_FILTERS, install, matching, merge, refresh
+from canopy_mqtt.core.routing.verdicts import Verdicts
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.match_cache import MatchCache, Route
+from canopy_mqtt.core.topics.match_cache import Route
 from canopy_mqtt.core.topics.subscription import (
     FilterEntry,
     Recipient,
@@ -26,6 +30,13 @@ from canopy_mqtt.core.topics.subscription import (
     subscription_identifiers,
     without_own,
 )
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.fanout import Fanout
+
+MAX_BROADCASTS: Final = 8
+"""Messages that are on their way to very many, each with a list of them. Clients wait before they publish another;
+links and the broker itself do not: for one more of theirs, the first in line goes at once to all who wait for it."""
 
 MAX_DIRECT_SUBSCRIPTIONS: Final = 4_096
 """Subscriptions to which a message goes in one call; with more it goes in turns. Their deliveries, or the recipients
@@ -113,7 +124,7 @@ class Broadcast:
         return recipient
 
     def deliver(self, subscription: Subscription, verdicts: Verdicts | None) -> bool:
-        """Deliver the message to the session of a subscription. False where there was nothing to do.
+        """Deliver the message to the session of a subscription, if it may have it. False where there was nothing to do.
 
         `verdicts`: who may have it; None: all.
         """
@@ -124,9 +135,10 @@ class Broadcast:
         if self._journal is not None and session.journal is not None:
             # Before its rest is tried: nothing of this call is kept without the rest of it.
             self._journal.passed(self._number, session.client_id)
-        if verdicts is not None and not verdicts.may(session):
-            return False
         message = self.message
+        if verdicts is not None and not verdicts.may(session):
+            session.ledger.barred(session.principal, message.topic, False)
+            return True
         if recipient.no_local and session is self.origin:
             others = without_own(recipient)
             if others is None:
@@ -147,56 +159,100 @@ class Broadcast:
         return None if len(self.entries) < 2 else self._found
 
 
-class Interrupted:
-    """A broadcast that an earlier broker did not finish: its number there, and the clients that do not get it."""
+class Broadcasts(Job):
+    """The broadcasts in progress, oldest first; as a job, it delivers them one after the other."""
 
-    def __init__(self, message: Message, origin: Session | None, number: int, passed: set[str]) -> None:
-        self.message = message
-        self.origin = origin
-        self.number = number
-        self.passed = passed
-
-
-class BroadcastLine:
-    """All broadcasts in progress, oldest first, and how many of them each topic has."""
-
-    def __init__(self) -> None:
-        self.broadcasts: deque[Broadcast] = deque()
+    def __init__(self, fanout: Fanout, totals: QueueTotals, jobs: Scheduler) -> None:
+        """`fanout` has the routes, and chooses members of share groups. Its `broadcasting` says if there are any."""
+        self.line: deque[Broadcast] = deque()
+        # How many of them each topic has.
         self.topics: dict[bytes, int] = {}
-        # Such as were on their way when an earlier broker died, until all are there whom they may be for.
-        self._interrupted: list[Interrupted] = []
+        # Such as were on their way when an earlier broker died, until all are there whom they may be for: the message,
+        # its publisher, its number there, and the clients that do not get it.
+        self._interrupted: list[tuple[Message, Session | None, int, set[str]]] = []
+        self._fanout = fanout
+        self._totals = totals
+        self._jobs = jobs
 
-    def add(self, route: Route, message: Message, origin: Session | None, journal: Journal | None) -> Broadcast:
-        """Put a message last in line. `journal`: the one that keeps what is accepted, if there is one."""
+    def begin(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Begin to hand a message to very many, from the next turn on. Return how many they are."""
+        budget = self._totals.budget
+        if len(self.line) >= MAX_BROADCASTS:
+            end: i64 = budget.end
+            budget.begin(1 << 60)  # all of it
+            self._go_on(self.line[0], budget)
+            budget.begin(end - budget.used)
         broadcast = Broadcast(route, message, origin)
+        journal = self._totals.journal
         if message.qos > 0 and journal is not None:
             broadcast.keep(journal, journal.broadcast(message))
-        self.broadcasts.append(broadcast)
+        self.line.append(broadcast)
         self._count(message.topic)
-        return broadcast
+        budget.used += OBJECT_WORK + broadcast.count // 64  # they are written down
+        return broadcast.count
+
+    def resume(self, message: Message, origin: Session | None, number: int, passed: set[str]) -> None:
+        """Go on, from the next turn on, with a message that was on its way when an earlier broker died.
+
+        `number`: its number in the journal; `passed`: the clients that do not get it. Later messages of its topic stand
+        behind it.
+        """
+        self._interrupted.append((message, origin, number, passed))
+        self._count(message.topic)
 
     def _count(self, topic: bytes) -> None:
         self.topics[topic] = self.topics.get(topic, 0) + 1
+        self._fanout.broadcasting = True
+        self._jobs.submit(BROADCASTS, self)
 
-    def went(self) -> None:
-        """The first has gone to all."""
-        topic = self.broadcasts.popleft().message.topic
+    def step(self, budget: Budget) -> bool:
+        """Deliver the messages that are on their way, the first one first."""
+        interrupted, self._interrupted = self._interrupted, []
+        for message, origin, number, passed in reversed(interrupted):
+            # Whom it is for is found out now. It stands before what has come since.
+            broadcast = Broadcast(self._fanout.table.cache.route(message.topic), message, origin, passed)
+            if self._totals.journal is not None:
+                broadcast.keep(self._totals.journal, number)
+            self.line.appendleft(broadcast)
+        while self.line and not budget.spent():
+            self._go_on(self.line[0], budget)
+        self._fanout.broadcasting = len(self.line) > 0
+        return not self.line
+
+    def _go_on(self, broadcast: Broadcast, budget: Budget) -> None:
+        """Deliver the first message in line; it leaves the line when all have it."""
+        fanout = self._fanout
+        message = broadcast.message
+        # None: all may have it, as when it came; the rules that are made meanwhile hold for the rest.
+        verdicts = fanout.new_verdicts(message.topic)
+        each: i64 = 1
+        if verdicts is not None and fanout.permissions is not None:
+            each += OBJECT_WORK + fanout.permissions.source.ask_work
+        while not budget.spent():
+            subscription = broadcast.step()
+            if subscription is None:
+                for group in broadcast.groups:
+                    if group.size > 0:
+                        fanout.deliver_to_group(group, message, verdicts, None)
+                        budget.used += OBJECT_WORK
+                self._end(broadcast, verdicts is None)
+                return
+            budget.used += each
+            if broadcast.deliver(subscription, verdicts):
+                budget.used += OBJECT_WORK + (len(broadcast.entries) >> 1)
+
+    def _end(self, broadcast: Broadcast, all_may: bool) -> None:
+        """All have it: take it out of the line. Keep the recipients that it found, if all may have the messages."""
+        broadcast.end()
+        topic = self.line.popleft().message.topic
         self.topics[topic] -= 1
         if self.topics[topic] == 0:
             del self.topics[topic]
-
-    def resume(self, interrupted: Interrupted) -> None:
-        """Put an interrupted one in line, with `begin_interrupted`; later messages of its topic stand behind it."""
-        self._interrupted.append(interrupted)
-        self._count(interrupted.message.topic)
-
-    def begin_interrupted(self, cache: MatchCache, journal: Journal | None) -> None:
-        """Whom they are for is found out now. They stand before what has come since."""
-        if not self._interrupted:
-            return
-        for each in reversed(self._interrupted):
-            broadcast = Broadcast(cache.route(each.message.topic), each.message, each.origin, each.passed)
-            if journal is not None:
-                broadcast.keep(journal, each.number)
-            self.broadcasts.appendleft(broadcast)
-        self._interrupted = []
+        found = broadcast.found()
+        if found is not None and all_may:
+            fanout, route = self._fanout, broadcast.route
+            cache = fanout.table.cache
+            cache.renew(route)
+            fanout.budget.used += refresh(route, cache, fanout.permissions, NO_FILTERS, fanout.at_once)
+            if not route.built and route.version == broadcast.version:
+                install(route, cache, found)

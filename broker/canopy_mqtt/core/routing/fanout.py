@@ -15,14 +15,11 @@ from mypy_extensions import i64
 from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.hooks import Permissions, Recorder
 from canopy_mqtt.core.jobs import (
-    BROADCASTS,
     MISS_LENGTH_SHIFT,
     MISS_LEVEL_WORK,
     MISS_WORK,
     OBJECT_WORK,
     WAITING_OBJECTS,
-    Budget,
-    Job,
     Scheduler,
 )
 from canopy_mqtt.core.ledger import (
@@ -38,12 +35,11 @@ from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.routing.broadcast import (
     MAX_DIRECT_QOS0_SUBSCRIPTIONS,
     MAX_DIRECT_SUBSCRIPTIONS,
-    Broadcast,
-    BroadcastLine,
-    Interrupted,
+    Broadcasts,
 )
-from canopy_mqtt.core.routing.recipients import NO_FILTERS, BarredList, Verdicts, build, install, refresh
+from canopy_mqtt.core.routing.recipients import NO_FILTERS, build, refresh
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
+from canopy_mqtt.core.routing.verdicts import BarredList, Verdicts
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import Route
 from canopy_mqtt.core.topics.subscription import (
@@ -64,14 +60,13 @@ FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
 """The causes of a drop that say that a queue was full."""
 
 REFUSED_BY_ALL: Final = -1
-"""Answer of `record_and_deliver` and `deliver` in place of a count: every queue that the message was for was full."""
+"""Answer of `deliver` in place of a count: every queue that the message was for was full."""
 
 TOOK: Final = 1 << 32
 """A queue that took a message adds this to the sum of answers; one that was full adds 1, any other nothing."""
 
-MAX_BROADCASTS: Final = 8
-"""Messages that are on their way to very many, each with a list of them. Clients wait before they publish another;
-links and the broker itself do not: for one more of theirs, the first in line goes at once to all who wait for it."""
+NO_MEMBER: Final = -7
+"""Answer of `deliver_to_group` in place of a cause: no member may have the message."""
 
 UNQUEUED: Final = -6
 """Answer in place of a cause: a message does not wait in the queue of its group, but is for a member."""
@@ -80,20 +75,18 @@ MAX_MEMBERS_TRIED: Final = 16
 """Connected members of a share group that are asked whether they have room, for one message."""
 
 
-class Fanout(Job):
-    """Delivers a message to the subscribers of its topic; as a job, to very many of them."""
+class Fanout:
+    """Delivers a message to the subscribers of its topic."""
 
-    def __init__(self, table: SubscriptionTable, load: QueueTotals, jobs: Scheduler) -> None:
+    def __init__(self, table: SubscriptionTable, totals: QueueTotals, jobs: Scheduler) -> None:
         self.table = table
-        self._jobs = jobs
-        self._load = load
+        self._totals = totals
         self._cache = table.cache
         self._changes = table.cache.changes
-        self.budget: Final = load.budget
+        self.budget: Final = totals.budget
         self.permissions: Permissions | None = None  # what access control says, if there is one
         # Messages that are on their way to very many, and whether there are any.
-        self.line = BroadcastLine()
-        self._broadcasts = self.line.broadcasts
+        self.broadcasts = Broadcasts(self, totals, jobs)
         self.broadcasting = False
         self.at_once: i64 = MAX_DIRECT_SUBSCRIPTIONS
         self.barred = BarredList()  # deliveries that access control has not allowed
@@ -144,32 +137,29 @@ class Fanout(Job):
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
-    def record_and_deliver(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
-        return self.deliver(route, message, origin, self._record(route, message))
-
     def _record(self, route: Route, message: Message) -> Recorder | None:
         """Record a message if a recorder wants it. Return the recorder if it wants the deliveries, too."""
-        tap = self._load.tap
+        tap = self._totals.tap
         if tap is None or not route.tapped:
             return None
-        tap.message(message, self._load.now)
+        tap.message(message, self._totals.now)
         return tap if tap.deliveries else None
 
-    def deliver(self, route: Route, message: Message, origin: Session | None, tap: Recorder | None = None) -> int:
+    def deliver(self, route: Route, message: Message, origin: Session | None, records: bool = True) -> int:
         """Deliver a message to the sessions whose filters match its topic, and to no others [MQTT-3.3.2-3].
 
         Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
         granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
-        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge. `tap` records each
-        delivery.
+        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge. `records`: the
+        recorder, if one wants it, has not had it.
 
         Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
         queue full (the publisher of one with QoS 0 is not told).
         """
-        if self.broadcasting and message.topic in self.line.topics and tap is None and self._may_wait(message):
+        tap = self._record(route, message) if route.tapped and records else None
+        if self.broadcasting and message.topic in self.broadcasts.topics and tap is None and self._may_wait(message):
             # Behind those of its topic, however many listen by now.
-            return self._begin_broadcast(route, message, origin)
+            return self.broadcasts.begin(route, message, origin)
         # The publisher is told how the queues answered.
         asked = message.qos > 0
         listeners: i64 = route.listeners
@@ -179,7 +169,7 @@ class Fanout(Job):
                 and (not route.built or (not route.own_list and (asked or listeners > MAX_DIRECT_QOS0_SUBSCRIPTIONS)))
                 and self._may_wait(message)
             ):
-                return self._begin_broadcast(route, message, origin)
+                return self.broadcasts.begin(route, message, origin)
             if not route.built:
                 self.budget.used += build(route, self._cache)
         if route.barred is not None:
@@ -235,13 +225,11 @@ class Fanout(Job):
             if tap is not None:
                 _tell(tap, answer, session.client_id, qos, retain, None)
         for group in route.groups:
-            member = self.choose(group, message, route.verdicts)
-            if member is None:
-                self._count_barred(group, message, route.verdicts)
-                continue
-            count += 1
-            slow += 1
-            answers += _answer_weight(self._deliver_to_member(member, group, message, route.verdicts, tap))
+            answer = self.deliver_to_group(group, message, route.verdicts, tap)
+            if answer != NO_MEMBER:
+                count += 1
+                slow += 1
+                answers += _answer_weight(answer)
         self.budget.used += count + slow * (OBJECT_WORK - 1) + tagged
         if asked and 0 < answers < TOOK:
             return REFUSED_BY_ALL
@@ -310,73 +298,10 @@ class Fanout(Job):
 
         Or one of them is of its topic: fewer may listen there by now, and they are still to get that one before.
         """
-        if topic in self.line.topics:
+        if topic in self.broadcasts.topics:
             return True
         route = self.route(topic)
         return route is None or route.listeners > self.at_once
-
-    def _begin_broadcast(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Begin to hand a message to very many, from the next turn on. Return how many they are."""
-        broadcasts = self._broadcasts
-        if len(broadcasts) >= MAX_BROADCASTS:
-            budget = self.budget
-            end: i64 = budget.end
-            budget.begin(1 << 60)  # all of it
-            self._broadcast(broadcasts[0], budget)
-            budget.begin(end - budget.used)
-        broadcast = self.line.add(route, message, origin, self._load.journal)
-        self.broadcasting = True
-        self.budget.used += OBJECT_WORK + broadcast.count // 64  # they are written down
-        self._jobs.submit(BROADCASTS, self)
-        return broadcast.count
-
-    def resume(self, interrupted: Interrupted) -> None:
-        """Continue a message that was on its way when the last broker died, from the next turn on."""
-        self.line.resume(interrupted)
-        self.broadcasting = True
-        self._jobs.submit(BROADCASTS, self)
-
-    def step(self, budget: Budget) -> bool:
-        """Deliver the messages that are on their way to very many, the first one first."""
-        self.line.begin_interrupted(self._cache, self._load.journal)
-        broadcasts = self._broadcasts
-        while broadcasts and not budget.spent():
-            self._broadcast(broadcasts[0], budget)
-        self.broadcasting = len(broadcasts) > 0
-        return not self.broadcasting
-
-    def _broadcast(self, broadcast: Broadcast, budget: Budget) -> None:
-        """Continue the first message in line; it leaves the line when all have it."""
-        message = broadcast.message
-        # None: all may have it, as when it came; the rules that are made meanwhile hold for the rest.
-        verdicts = self._new_verdicts(message.topic)
-        each: i64 = 1
-        if verdicts is not None and self.permissions is not None:
-            each += OBJECT_WORK + self.permissions.source.ask_work
-        while not budget.spent():
-            subscription = broadcast.step()
-            if subscription is None:
-                for group in broadcast.groups:
-                    if group.size > 0:
-                        member = self.choose(group, message, verdicts)
-                        if member is None:
-                            self._count_barred(group, message, verdicts)
-                        else:
-                            self._deliver_to_member(member, group, message, verdicts, None)
-                        budget.used += OBJECT_WORK
-                broadcast.end()
-                self.line.went()
-                everyone = broadcast.found()
-                route = broadcast.route
-                if everyone is not None and verdicts is None:
-                    self._cache.renew(route)
-                    budget.used += refresh(route, self._cache, self.permissions, NO_FILTERS, self.at_once)
-                    if not route.built and route.version == broadcast.version:
-                        install(route, self._cache, everyone)
-                return
-            budget.used += each
-            if broadcast.deliver(subscription, verdicts):
-                budget.used += OBJECT_WORK + (len(broadcast.entries) >> 1)
 
     # -- share groups --------------------------------------------------------------------------------------------------
 
@@ -386,9 +311,10 @@ class Fanout(Job):
         if permissions is None or not permissions.filters:
             return None
         route = self.route(topic)
-        return self._new_verdicts(topic) if route is None else route.verdicts
+        return self.new_verdicts(topic) if route is None else route.verdicts
 
-    def _new_verdicts(self, topic: bytes) -> Verdicts | None:
+    def new_verdicts(self, topic: bytes) -> Verdicts | None:
+        """The same, and nothing is known yet."""
         permissions = self.permissions
         return None if permissions is None or not permissions.filters else Verdicts(topic, permissions)
 
@@ -414,32 +340,29 @@ class Fanout(Job):
                 self._cache.charge(route, route.references + verdicts.references() - held)
         return chosen
 
-    def deliver_to_group(self, group: SharedGroup, message: Message) -> int:
-        """Deliver a message that is for one share group alone, and record it if a recorder wants it."""
+    def deliver_to_one_group(self, group: SharedGroup, message: Message) -> int:
+        """Deliver a message that is for one share group alone, and record it if a recorder wants it. Return 0 if it is
+        for no member, else 1."""
         tap: Recorder | None = None
-        if self._load.tap is not None:
+        if self._totals.tap is not None:
             tap = self._record(self.route(message.topic) or self.new_route(message.topic), message)
-        verdicts = self.verdicts(message.topic)
-        member = self.choose(group, message, verdicts)
-        if member is None:
-            self._count_barred(group, message, verdicts)
-            return 0
-        self._deliver_to_member(member, group, message, verdicts, tap)
-        return 1
+        return 0 if self.deliver_to_group(group, message, self.verdicts(message.topic), tap) == NO_MEMBER else 1
 
-    def _deliver_to_member(
-        self,
-        member: Subscription,
-        group: SharedGroup,
-        message: Message,
-        verdicts: Verdicts | None,
-        tap: Recorder | None,
+    def deliver_to_group(
+        self, group: SharedGroup, message: Message, verdicts: Verdicts | None, tap: Recorder | None
     ) -> int:
-        """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.
+        """Deliver a message to a member of a share group, or to the queue of the group. Return the answer.
 
         To the queue where no member is connected, and behind what waits there. EXCLUDED: the store that brokers share
-        has the queue, and the members (`core.shared`).
+        has the queue, and the members (`core.shared`). NO_MEMBER: no member may have it, which is counted as refused to
+        the one whose turn it is.
         """
+        member = self.choose(group, message, verdicts)
+        if member is None:
+            barred = None if verdicts is None else group.next_member()
+            if barred is not None:
+                barred.session.ledger.barred(barred.session.principal, message.topic, False)
+            return NO_MEMBER
         if message.qos > 0 and member.session.claim is not None:
             return EXCLUDED
         queues = self.share_queues
@@ -456,13 +379,6 @@ class Fanout(Job):
             qos, retain = share_qos(message, member, verdicts), message.retain and member.retain_as_published
             _tell(tap, answer, member.session.client_id, qos, retain, group.full_name)
         return answer
-
-    def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:
-        """Count a delivery as refused to the member whose turn it is: access control allows it to none of them."""
-        member = None if verdicts is None else group.next_member()
-        if member is not None:
-            session = member.session
-            session.ledger.barred(session.principal, message.topic, False)
 
 
 def _tell(tap: Recorder, answer: int, client_id: str, qos: int, retain: bool, shared: str | None) -> None:

@@ -98,8 +98,8 @@ class NodeSession(Session):
         self._relays_retained = False
         self._retained_in_store = False
         # When this session began, in microseconds since 1970; and all sessions, by client identifier.
-        load = counters.load
-        self._began: i64 = int((load.now + load.epoch) * 1e6)
+        totals = counters.totals
+        self._began: i64 = int((totals.now + totals.epoch) * 1e6)
         self._sessions: dict[str, Session] = {}
         # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
         # last begun to be sent.

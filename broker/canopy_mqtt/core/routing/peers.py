@@ -50,8 +50,8 @@ class PeerDisconnected:
 class ConnectedPeers(Job):
     """The connected peers, and the events that change them; as a job, who may take shared messages."""
 
-    def __init__(self, load: QueueTotals, jobs: Scheduler, table: SubscriptionTable) -> None:
-        self._load = load
+    def __init__(self, totals: QueueTotals, jobs: Scheduler, table: SubscriptionTable) -> None:
+        self._totals = totals
         self._table = table
         self._jobs = jobs
         self.send_buffers: dict[Session, SendBuffer] = {}
@@ -95,9 +95,9 @@ class ConnectedPeers(Job):
 
     def drain(self, router: Router, now: float) -> None:
         """Apply all events that wait, in order. Called before each batch is routed; never runs inside itself."""
-        load = self._load
-        load.now = now
-        overflowed = load.overflowed
+        totals = self._totals
+        totals.now = now
+        overflowed = totals.overflowed
         events = self.events
         if self._draining or not (events or overflowed):
             return

@@ -80,7 +80,7 @@ class QueueLimits:
         policy = terms.policy
         message_terms = None
         if policy == LATEST or terms.max_age > 0.0:
-            message_terms = _account(session, SubscriptionTerms(policy, terms.max_age), session.message_terms)
+            message_terms = _message_terms(session, SubscriptionTerms(policy, terms.max_age), session.message_terms)
         if policy == LATEST:
             # Full of topics, it takes no more.
             policy = DROP_NEWEST
@@ -105,7 +105,7 @@ class QueueLimits:
         if queue.rules:
             terms = self.subscription_terms(queue, topic_filter, None)
             if not _has_terms(queue, terms):
-                queue.message_terms = _account(queue, terms, before)
+                queue.message_terms = _message_terms(queue, terms, before)
 
     def renew_terms(self, session: Session, subscription: Subscription) -> None:
         """The rules are about another user than before: give a subscription the queue that it has now."""
@@ -126,7 +126,7 @@ class QueueLimits:
         before = subscription.message_terms
         message_terms: MessageTerms | None = None
         if terms is not None and (options is not None or not _has_terms(session, terms)):
-            message_terms = _account(session, terms, before)
+            message_terms = _message_terms(session, terms, before)
             message_terms.options = options
         if message_terms is before:
             return
@@ -145,9 +145,9 @@ class QueueLimits:
         if session.send_buffer is not None:
             session.send_buffer.low_latency(session.message_terms is not None or session.fresh_terms > 0)
 
-    def sweep(self, load: QueueTotals, now: float) -> None:
+    def sweep(self, totals: QueueTotals, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes."""
-        aging = load.aging
+        aging = totals.aging
         left: i64 = SWEEP
         for message_terms in list(aging):
             session = message_terms.session
@@ -158,8 +158,8 @@ class QueueLimits:
                 return
 
 
-def _account(session: Session, terms: SubscriptionTerms, before: MessageTerms | None) -> MessageTerms:
-    """Return the account of messages that keep to these terms: the one that there is, with what waits, if it does."""
+def _message_terms(session: Session, terms: SubscriptionTerms, before: MessageTerms | None) -> MessageTerms:
+    """Return the terms of messages for these: those that there are, with what waits, if they are the same."""
     return before if before is not None and before.keeps_to(terms) else MessageTerms(session, terms)
 
 

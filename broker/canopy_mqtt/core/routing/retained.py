@@ -27,11 +27,12 @@ from canopy_mqtt.core.codec.topic_names import is_system, is_within
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
-from canopy_mqtt.core.ledger import RETAIN
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import LOCAL, Principal
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
-from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
+from canopy_mqtt.core.refusals import RETAIN
+from canopy_mqtt.core.routing.bridge_states import is_bridge_state
+from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import MARK_SIZE, NodeMessage, TimedMessage, marked, read_mark
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, NodeSession, crosses, for_nodes
 from canopy_mqtt.core.session.session import Session
@@ -86,8 +87,8 @@ class RetainedStore:
         self._counters = counters
         self._deadlines = deadlines
         self._sessions = sessions
-        self._load = counters.load
-        self._budget = counters.load.budget
+        self._totals = counters.totals
+        self._budget = counters.totals.budget
         self._accounts = accounts
         # The client identifiers of the other nodes of the cluster.
         self.nodes: tuple[str, ...] = ()
@@ -162,16 +163,16 @@ class RetainedStore:
                 self._remember_clearing(topic, known, known_account, known.at)
             self._budget.used += RETAIN_WORK + LEVEL_WORK * topic.count("/")
             if clears:
-                if old is not None and self._load.message_hook is not None and not is_system(message.topic):
-                    self._load.message_hook.retained(message if empty else _without_payload(message, 0.0))
+                if old is not None and self._totals.message_hook is not None and not is_system(message.topic):
+                    self._totals.message_hook.retained(message if empty else _without_payload(message, 0.0))
                 return True
             self._refused(topic, message, refused_by)
             return False
         message = self.put(topic, message, account, published, at)  # whatever its QoS
-        if self._load.journal is not None and not is_system(message.topic):
-            self._load.journal.retained_set(message)
-        if self._load.message_hook is not None and not is_system(message.topic):
-            self._load.message_hook.retained(message)
+        if self._totals.journal is not None and not is_system(message.topic):
+            self._totals.journal.retained_set(message)
+        if self._totals.message_hook is not None and not is_system(message.topic):
+            self._totals.message_hook.retained(message)
         return True
 
     def _refused(self, topic: str, message: Message, refused_by: str) -> None:
@@ -251,8 +252,8 @@ class RetainedStore:
             if old is None:
                 return
             self._clear(topic, old)
-        if self._load.message_hook is not None:
-            self._load.message_hook.retained(message)
+        if self._totals.message_hook is not None:
+            self._totals.message_hook.retained(message)
 
     def keep_only(self, topics: set[str]) -> None:
         """Clear what the store does not have: `topics` have messages there."""
@@ -283,7 +284,7 @@ class RetainedStore:
 
     def _clock(self) -> i64:
         """Return the time of the present batch, in microseconds since 1970."""
-        return int((self._load.now + self._load.epoch) * 1e6)
+        return int((self._totals.now + self._totals.epoch) * 1e6)
 
     def _node_of(self, message: Message) -> str:
         """Return the name of the node by which a message was retained, or its topic cleared."""
@@ -313,9 +314,9 @@ class RetainedStore:
             ):
                 return -1
             return message.at
-        load = self._load
-        load.retained_at = max(clock, load.retained_at + 1) if load.retained_at <= clock + DAY else clock
-        at: i64 = load.retained_at
+        totals = self._totals
+        totals.retained_at = max(clock, totals.retained_at + 1) if totals.retained_at <= clock + DAY else clock
+        at: i64 = totals.retained_at
         return max(at, kept.at + 1) if isinstance(kept, TimedMessage) else at
 
     def _remember_clearing(self, topic: str, message: Message, account: Account, at: i64) -> bool:
@@ -323,12 +324,12 @@ class RetainedStore:
         left: i64 = min(at + DAY - self._clock(), DAY)
         if left <= 0:
             return True
-        cleared = _without_payload(message, self._load.now + float(left) / 1e6)
+        cleared = _without_payload(message, self._totals.now + float(left) / 1e6)
         if self._find_room(topic, cleared, None, account, True):
             return False
         cleared = self.put(topic, cleared, account, False, at)
-        if self._load.journal is not None:
-            self._load.journal.retained_set(cleared)
+        if self._totals.journal is not None:
+            self._totals.journal.retained_set(cleared)
         return True
 
     def restored(self, message: Message, account: Account) -> None:
@@ -342,8 +343,8 @@ class RetainedStore:
         topic = message.topic.decode()
         if len(message.payload()) > 0 or self._limits.node:
             self.put(topic, message, account, False, at)
-        elif self._load.journal is not None:
-            self._load.journal.retained_cleared(topic)
+        elif self._totals.journal is not None:
+            self._totals.journal.retained_cleared(topic)
 
     # -- room ----------------------------------------------------------------------------------------------------------
 
@@ -358,7 +359,7 @@ class RetainedStore:
 
     def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
         """Return the setting that leaves no room for a retained message in place of `old`; empty: there is room, or
-        others make some."""
+        others make some. It changes nothing; for `observe.explain`."""
         return self._find_room(topic, message, old, self._account_of(message, None), False)
 
     def _find_room(self, topic: str, message: Message, old: Message | None, account: Account, acts: bool) -> str:
@@ -526,8 +527,8 @@ class RetainedStore:
         else:
             kept = message.kept if isinstance(message, RetainedMessage) else kept_bytes(message, topic)
             self.bytes -= kept + (levels - tree.node_count) * NODE_BYTES
-            if self._load.journal is not None and not is_system(message.topic):
-                self._load.journal.retained_cleared(topic)
+            if self._totals.journal is not None and not is_system(message.topic):
+                self._totals.journal.retained_cleared(topic)
         self._deadlines.cancel(topic)
 
     def drop(self, topic: str) -> None:
@@ -569,7 +570,7 @@ class RetainedStore:
         user name (without one, its address) are known, which is all that a store keeps. What the broker itself, its
         program or a link has retained is always sent, and to nodes that a topic was cleared.
         """
-        permissions = self._load.permissions
+        permissions = self._totals.permissions
         account = account_name(message)
         if permissions is None or not account or message.publisher.startswith(UPLINKS) or len(message.payload()) == 0:
             return True

@@ -37,9 +37,9 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.bridge_states import last_word
 from canopy_mqtt.core.routing.bursts import RunFinder
 from canopy_mqtt.core.routing.fanout import Fanout
-from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, new_session
 from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
@@ -68,15 +68,15 @@ class Router:
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
         self.limits = limits
         self.counters = Counters()
-        self._load = self.counters.load
-        self.budget: Final = self._load.budget
-        self.accounts = Accounts(self._load.internal)
+        self._totals = self.counters.totals
+        self.budget: Final = self._totals.budget
+        self.accounts = Accounts(self._totals.internal)
         self.deadlines = Deadlines()
         self.jobs = Scheduler(self.budget, self.deadlines)
-        self.table = SubscriptionTable(trie, match_cache, self._load, self.accounts, self.jobs)
+        self.table = SubscriptionTable(trie, match_cache, self._totals, self.accounts, self.jobs)
         self.trie = self.table.trie
         self.cache = self.table.cache
-        self.fanout = Fanout(self.table, self._load, self.jobs)
+        self.fanout = Fanout(self.table, self._totals, self.jobs)
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
         # Whether a client identifier is one of this process's; None: all are.
@@ -84,19 +84,18 @@ class Router:
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.fanout)
-        load = self._load
-        self.peers = ConnectedPeers(load, self.jobs, self.table)
+        totals = self._totals
+        self.peers = ConnectedPeers(totals, self.jobs, self.table)
         self.session_table = SessionTable(self.accounts)
         self.sessions = self.session_table.sessions
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.accounts)
         self.retained = self.retained_store.tree
-        self.bridge_states = BridgeStates(self.retained, self.sessions)
         self.wills = WillQueue(self)
         self.share_queues = self.fanout.share_queues = self.table.share_queues = ShareQueues(self)
         self.peers.share_queues = self.share_queues
-        self.unfinished = Unfinished(self.fanout, self.share_queues, load, self.jobs)
+        self.unfinished = Unfinished(self.fanout, self.share_queues, totals, self.jobs)
         self.queue_limits = QueueLimits(limits, self.fanout)
-        load.reliever = GlobalLimiter(self.sessions, load)
+        totals.reliever = GlobalLimiter(self.sessions, totals)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
         self.permissions: Permissions | None = None  # what access control says, if there is one
         self._epochs: i64 = 0  # of those that were in force before
@@ -111,13 +110,13 @@ class Router:
 
     def limits_changed(self) -> None:
         """Apply changed numbers in `limits` to the parts that keep copies of them."""
-        limits, load = self.limits, self._load
+        limits, totals = self.limits, self._totals
         self.runs.keep_to(limits)
-        load.max_messages = bound(limits.total_messages)
-        load.max_bytes = bound(limits.total_bytes)
-        load.standstill = limits.standstill
+        totals.max_messages = bound(limits.total_messages)
+        totals.max_bytes = bound(limits.total_bytes)
+        totals.standstill = limits.standstill
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
-        load.retained_check = self.retained_store if limits.check_retained_publisher else None
+        totals.retained_check = self.retained_store if limits.check_retained_publisher else None
         self.queue_limits.forget()
         for queue in self.share_queues.queues:
             # No client connects to it and so gives it the new terms.
@@ -135,16 +134,16 @@ class Router:
         if self.permissions is not None:
             self._epochs = self.permissions.epochs
         made = None if asked is None else Permissions(asked, self._epochs)
-        self.permissions = self.fanout.permissions = self._load.permissions = made
+        self.permissions = self.fanout.permissions = self._totals.permissions = made
 
     @property
     def journal(self) -> Journal | None:
         """The journal that is told what to store. Set before the first session, or never."""
-        return self._load.journal
+        return self._totals.journal
 
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
-        self._load.journal = journal
+        self._totals.journal = journal
         self.commits = None if journal is None else journal.commits
 
     # -- recording -----------------------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class Router:
         taps = create("nodes")
         for topic_filter in filters:
             taps.insert(topic_filter)
-        self.tap = self._load.tap = tap
+        self.tap = self._totals.tap = tap
         self.cache.clear()
         self.cache.taps = taps if tap is not None else None
         for session in self.sessions.values():
@@ -198,10 +197,7 @@ class Router:
         route = fanout.route(message.topic)
         if route is None:
             route = fanout.new_route(message.topic)
-        if route.tapped:
-            count = fanout.record_and_deliver(route, message, origin)
-        else:
-            count = fanout.deliver(route, message, origin)
+        count = fanout.deliver(route, message, origin)
         if (
             self.shared is not None
             and message.qos > 0
@@ -227,11 +223,6 @@ class Router:
             request.routing = False
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
-
-    @property
-    def subscription_count(self) -> int:
-        """Subscriptions, including those of ended sessions that are still being removed."""
-        return self.table.count
 
     def subscribe(
         self,
@@ -389,14 +380,14 @@ class Router:
     def adopt(self, session: Session) -> None:
         """Add a session that was not opened by a client's CONNECT: that of a link. It is stored, too."""
         self.session_table.add(session)
-        if self._load.journal is not None:
-            session.keep(self._load.journal)
+        if self._totals.journal is not None:
+            session.keep(self._totals.journal)
 
     def sweep(self, now: float) -> None:
         """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
         self.peers.drain(self, now)
-        self.queue_limits.sweep(self._load, now)
-        journal = self._load.journal
+        self.queue_limits.sweep(self._totals, now)
+        journal = self._totals.journal
         if journal is not None:
             journal.retry()
             if journal.pages is not None:
@@ -442,7 +433,7 @@ class Router:
         if expiry > 0 and session.journal is not None and not session.upstream:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
         self.wills.connection_ended(session, now)
-        down = self.bridge_states.left(session) if session.bridge_state else None
+        down = last_word(self, session) if session.bridge_state else None
         if down is not None:
             self.publish(down, None)
         if session.memberships is not None:
@@ -526,13 +517,13 @@ class Router:
 
     def keep_will(self, kept: object, message: Message, origin: Session | None, live: Callable[[], object]) -> None:
         """Give the message of a will to the store that brokers share and that has the will: see
-        `SharedSessions.publish_will`."""
+        `SharedSessions.keep_will`."""
         if self.limits.upgrade_outgoing_qos:
             message.qos = 2
         if self.shared is not None:
             # One of QoS 0 is retained with the live message.
             retains = message.retain and message.qos > 0
-            self.shared.publish_will(kept, message, live, self._offer(message, origin, retains))
+            self.shared.keep_will(kept, message, live, self._offer(message, origin, retains))
 
     def _offer(self, message: Message, origin: Session | None, retains: bool) -> Offer | None:
         if retains and self.retained_store.is_kept_there(message):

@@ -45,8 +45,8 @@ from canopy_mqtt.core.topics.subscription import (
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
-    from canopy_mqtt.core.routing.recipients import Verdicts
     from canopy_mqtt.core.routing.router import Router
+    from canopy_mqtt.core.routing.verdicts import Verdicts
 
 TURN: Final = 256
 """Messages that a member takes at most before others have their turn."""
@@ -190,7 +190,7 @@ class ShareQueues:
     def __init__(self, router: Router) -> None:
         self.counters = router.counters
         self._router = router
-        self._load = router.counters.load
+        self._totals = router.counters.totals
         self.queues: dict[ShareQueue, None] = {}
         # Queues that have dropped all that they had: they may be about to take a message.
         self._emptied: dict[ShareQueue, None] = {}
@@ -230,8 +230,8 @@ class ShareQueues:
         queue = group.queue
         if queue is not None:
             return queue
-        if self._made_at != self._load.now:
-            self._made_at = self._load.now
+        if self._made_at != self._totals.now:
+            self._made_at = self._totals.now
             self._made = 0
         if self._made >= MAX_MADE or self._lacks_room(group, session, size):
             return None
@@ -241,7 +241,7 @@ class ShareQueues:
         journal = self._router.journal
         if journal is not None:
             made.keep_in(journal)
-            journal.session_kept(made.client_id, made.principal, NEVER, self._load.now)
+            journal.session_kept(made.client_id, made.principal, NEVER, self._totals.now)
         return made
 
     def send_home(self, message: Message, name: str, home: str) -> int:
@@ -253,7 +253,8 @@ class ShareQueues:
         return 1 if node.send_home(message, name) == ACCEPTED else 0
 
     def would_take(self, group: SharedGroup, member: Subscription, message: Message) -> Recipient | None:
-        """Return what a new message would come to if it were for the queue of a group, and change nothing.
+        """Return what a new message would come to if it were for the queue of a group, and change nothing; for
+        `observe.explain`.
 
         None: it would be for that member (`Fanout.choose`).
         """
@@ -305,7 +306,7 @@ class ShareQueues:
         """Something has come or gone: a queue that is empty ends, another one has its place among the sessions."""
         queue.own_account.count()
         if queue.waiting_messages() == 0:
-            self._router.end_session(queue, self._load.now)
+            self._router.end_session(queue, self._totals.now)
         elif queue.waiting_messages() == 1:
             self._router.session_table.count(queue)
 
@@ -358,9 +359,9 @@ class ShareQueues:
                     continue
                 topics.add(message.topic)
                 if waiting is not None:
-                    queue.queue.shed_one(waiting, REPLACED, None)
+                    queue.queue.shed_one(waiting, REPLACED)
             made = Delivery(message, delivery.qos, False, NO_IDENTIFIERS, queue.group)
-            made.order, made.since, made.message_terms = delivery.order, delivery.since or self._load.now, terms
+            made.order, made.since, made.message_terms = delivery.order, delivery.since or self._totals.now, terms
             some.append(made)
         queue.queue.merge(some[::-1])
         self._router.session_table.count(queue)
@@ -465,7 +466,7 @@ class ShareQueues:
             self._drop(queue, delivery, NOT_AUTHORIZED)
             return
         self._take(queue, delivery)
-        give(self._load, delivery, chosen, queue.group, verdicts)
+        give(self._totals, delivery, chosen, queue.group, verdicts)
 
     def _take(self, queue: ShareQueue, delivery: Delivery) -> None:
         """Take the first message out of a queue, for another session to have it."""
@@ -501,7 +502,7 @@ class ShareQueues:
         """Have a member that is still there answer for a queue. It ends with the last one."""
         member = queue.group.any_member()
         if member is None:
-            self._router.end_session(queue, self._load.now)
+            self._router.end_session(queue, self._totals.now)
         else:
             self._answer(queue, member.session)
 
@@ -512,7 +513,7 @@ class ShareQueues:
         self._router.session_table.count(queue)
         queue.own_account.move(session.account)
         if queue.journal is not None:
-            queue.journal.session_kept(queue.client_id, queue.principal, NEVER, self._load.now)
+            queue.journal.session_kept(queue.client_id, queue.principal, NEVER, self._totals.now)
 
     def find(self, name: str) -> SharedGroup | None:
         """Return the group whose queue has this client identifier; None: there is no such group."""
@@ -537,9 +538,9 @@ def _of_client(session: Session) -> list[ShareQueue]:
 
 
 def give(
-    load: QueueTotals, delivery: Delivery, member: Subscription, group: SharedGroup, verdicts: Verdicts | None
+    totals: QueueTotals, delivery: Delivery, member: Subscription, group: SharedGroup, verdicts: Verdicts | None
 ) -> None:
     """Deliver to a member what another one had, or the queue: the message keeps its place among those of the group."""
-    load.kept_place = delivery.order
+    totals.kept_place = delivery.order
     deliver_to_member(member, group, delivery.message, verdicts)
-    load.kept_place = 0
+    totals.kept_place = 0

@@ -54,6 +54,7 @@ class SubscriptionTable(Job):
     def __init__(self, layout: str, match_cache: int, totals: QueueTotals, accounts: Accounts, jobs: Scheduler) -> None:
         self.trie = create(layout)
         self.cache = MatchCache(self.trie, match_cache)
+        # Subscriptions, with those of ended sessions that are still to be removed.
         self.count = 0
         # Of those, the shared ones.
         self.shared_count = 0

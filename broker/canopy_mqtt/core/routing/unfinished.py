@@ -180,7 +180,7 @@ class Unfinished(Job):
         verdicts = fanout.verdicts(message.topic)
         chosen = fanout.choose(group, message, verdicts)
         if chosen is None:
-            self._return(delivery, session, NOT_AUTHORIZED if group.has_member() else SESSION_ENDED)
+            self._return(delivery, session, SESSION_ENDED if group.any_member() is None else NOT_AUTHORIZED)
             return
         if group.queue is not None or not (chosen.present or group.has_connected()):
             queue = self._queues.of(group, chosen.session)

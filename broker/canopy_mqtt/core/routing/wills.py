@@ -20,12 +20,12 @@ from canopy_mqtt.core.codec.topic_names import DOLLAR, is_system
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import DUE_WORK, WILLS, Budget, Job
-from canopy_mqtt.core.ledger import WILL
 from canopy_mqtt.core.persistence.journal import WAITING, Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.refusals import WILL
+from canopy_mqtt.core.routing.bridge_states import may_send_will
 from canopy_mqtt.core.routing.fanout import Fanout
-from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.session_table import SessionTable
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.shared import KEPT
@@ -70,7 +70,6 @@ class WillQueue(Job):
     def __init__(self, router: Router) -> None:
         self._router = router
         self._table: SessionTable = router.session_table
-        self._bridge_states: BridgeStates = router.bridge_states
         self._fanout: Fanout = router.fanout
         self._counters: Counters = router.counters
         self._deadlines: Deadlines = router.deadlines
@@ -189,7 +188,7 @@ class WillQueue(Job):
         whole = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
         message: Message | None = whole
         permissions = self._router.permissions
-        if topic[0] == DOLLAR or permissions is not None or self._counters.load.message_hook is not None:
+        if topic[0] == DOLLAR or permissions is not None or self._counters.totals.message_hook is not None:
             message = self._allowed(whole, session, principal)
         if kept is None:
             if message is not None:
@@ -210,10 +209,10 @@ class WillQueue(Job):
     def _allowed(self, message: Message, session: Session | None, principal: Principal) -> Message | None:
         """Return the message of a will as access control and a plug-in let it be published; None: they do not."""
         topic = message.topic
-        if is_system(topic) and not self._bridge_states.may_send_will(topic, message.publisher):
+        if is_system(topic) and not may_send_will(self._router, topic, message.publisher):
             return None
         permissions = self._router.permissions
-        hook = self._counters.load.message_hook
+        hook = self._counters.totals.message_hook
         if hook is not None or (permissions is not None and not permissions.steady):
             # How long they take is not known.
             self._router.budget.look()
@@ -327,7 +326,7 @@ class WillQueue(Job):
             if waiting.message is not None:
                 self._send(waiting.message, waiting.session, KEPT)
             else:
-                now = counters.load.now
+                now = counters.totals.now
                 self.submit(waiting.will, waiting.client_id, waiting.session, waiting.principal, now, waiting.kept)
         return not line
 

@@ -63,8 +63,8 @@ class Session:
         self.internal = False  # the broker's: a link's, or of the program that it runs in. No rule is about it
         # The present connection, if its acknowledgements tell whether a subscriber was reached: a link's do.
         self.asked_link: AskedLink | None = None
-        self.client_id, self.totals, self.ledger = client_id, counters.load, Ledger(client_id, counters)
-        self.account = ClientAccount(counters.load.internal, bound(max_bytes))
+        self.client_id, self.totals, self.ledger = client_id, counters.totals, Ledger(client_id, counters)
+        self.account = ClientAccount(counters.totals.internal, bound(max_bytes))
         # The terms of a queue and a window that are not made yet; a send quota of 0 before the first connection.
         self._counters = counters
         self.policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes
@@ -87,7 +87,7 @@ class Session:
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
         # may be a link (`protocol.identity`), hold up acknowledgements, and publish who is connected elsewhere.
         self.link_peer, self.bridge, self.is_link = "", False, False
-        self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`routing.links`)
+        self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`bridge_states`)
         self.received_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
         self.shared = 0  # of its subscriptions: see `memberships`
         # A subscription's own queue is half full, or its messages are soon too old: what waits for more has to go.
@@ -315,25 +315,24 @@ class Session:
             if cause != ACCEPTED:
                 # The message will never fit, however long it waits: nothing makes room for it.
                 return self._missed(message, self.ledger.lost(cause, 1))
+        delivery = Delivery(message, qos, retain, identifiers, group)
         if message_terms is not None:
-            if queue is None:
-                queue = self.queue
+            queue = self.queue
             self.account.fit()
-            answer = queue.apply_terms(send_buffer, message_terms, message, qos, retain, identifiers, group)
-            if answer == ACCEPTED and self.asked_link is not None:
+            answer = queue.apply_terms(message_terms, delivery)
+            if answer != GO_ON:
+                if answer != ACCEPTED:
+                    return self._missed(message, answer)
                 renewed = message_terms.of_topic(message.topic)
                 if renewed is not None:
                     self._ask(renewed)
-            if answer != GO_ON:
-                return answer if answer == ACCEPTED else self._missed(message, answer)
-        delivery = Delivery(message, qos, retain, identifiers, group)
-        if group is not None:
-            delivery.order = self.totals.place()
-        if message_terms is not None:
+                return ACCEPTED
             delivery.message_terms = message_terms
             delivery.since = self.totals.now
-            if qos == 0 and send_buffer is not None and queue is not None and queue.qos0 == 0:
-                return queue.offer_live(delivery, message_terms, send_buffer)
+        if group is not None:
+            delivery.order = self.totals.place()
+        if message_terms is not None and qos == 0 and send_buffer is not None and queue is not None and queue.qos0 == 0:
+            return queue.offer_live(delivery, message_terms)
         size: i64 = message.size
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if send_buffer is not None and qos > 0 and (queue is None or queue.pending is None):
@@ -404,7 +403,7 @@ class Session:
         if queue is None:
             queue = self.queue
         self.account.fit()
-        cause = queue.add(delivery, self.send_buffer, 0 if self.send_buffer is None else self.window.quota)
+        cause = queue.add(delivery)
         if cause == ACCEPTED and self.asked_link is not None:
             self._ask(delivery)
         return cause
@@ -429,7 +428,7 @@ class Session:
 
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         """Drop queued messages that are too old, at most this many; returns how many there were."""
-        return self.queue.shed_stale(message_terms, now, most, self.send_buffer)
+        return self.queue.shed_stale(message_terms, now, most)
 
     def waited(self, now: float) -> float:
         """Seconds that messages for a connected client wait in its queues; 0.0 if none waits, or it is away.
@@ -485,7 +484,7 @@ class Session:
                 queue.begin_review(permissions, self.principal)
             all_sent = window.send_waiting(queue, send_buffer, now)
             if queue.disk is not None:
-                queue.ask_disk(send_buffer)
+                queue.ask_disk()
             if not all_sent:
                 return window.spent
         if self.streams is None:
@@ -660,7 +659,8 @@ class Session:
         )
 
     def stand_in(self, counters: Counters) -> Session:
-        """Return an empty session with the terms of this one, to which a message can be delivered in its place."""
+        """Return an empty session with the terms of this one, to which a message can be delivered in its place, for
+        `observe.explain`."""
         made = Session(self.client_id, self._max_messages, self._max_bytes, counters, self.principal)
         made.policy, made._send_quota = self.policy, self._send_quota
         made.plain, made.v5, made.queue_qos0 = self.plain, self.v5, self.queue_qos0

@@ -56,9 +56,9 @@ class GlobalLimiter:
     one more.
     """
 
-    def __init__(self, sessions: dict[str, Session], load: QueueTotals) -> None:
+    def __init__(self, sessions: dict[str, Session], totals: QueueTotals) -> None:
         self._sessions = sessions
-        self._load = load
+        self._totals = totals
         # All work since the start.
         self.work: i64 = 0
         # Until when it may grow in this round; which round that is, and since when (s).
@@ -91,17 +91,17 @@ class GlobalLimiter:
 
         Nothing is shed where all that waits would not be enough.
         """
-        load = self._load
-        if messages > load.max_messages or size > load.max_bytes:
+        totals = self._totals
+        if messages > totals.max_messages or size > totals.max_bytes:
             # The message would not fit if all else were dropped.
             return False
-        if load.round != self._round or load.now >= self._round_began + ROUND_SECONDS:
-            self._round = load.round
-            self._round_began = load.now
+        if totals.round != self._round or totals.now >= self._round_began + ROUND_SECONDS:
+            self._round = totals.round
+            self._round_began = totals.now
             self._until = self.work + ROUND_WORK
         before: i64 = self.work
         relieved = self._relieve(messages, size)
-        load.budget.used += self.work - before
+        totals.budget.used += self.work - before
         return relieved
 
     def is_little(self, messages: i64, size: i64) -> bool:
@@ -109,16 +109,16 @@ class GlobalLimiter:
 
         It is its part of a `PART` of the bound, which all sessions share alike, each with two queues.
         """
-        load = self._load
+        totals = self._totals
         queues: i64 = 2 * PART * (len(self._sessions) + 1)
-        return messages <= load.max_messages // queues and size <= load.max_bytes // queues
+        return messages <= totals.max_messages // queues and size <= totals.max_bytes // queues
 
     def _relieve(self, messages: i64, size: i64) -> bool:
-        load = self._load
-        while not load.has_room(messages, size):
-            by_messages = load.messages + messages > load.max_messages
-            if not self._names or by_messages != self._by_messages or load.now > self._begun + FRESH:
-                if load.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
+        totals = self._totals
+        while not totals.has_room(messages, size):
+            by_messages = totals.messages + messages > totals.max_messages
+            if not self._names or by_messages != self._by_messages or totals.now > self._begun + FRESH:
+                if totals.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
                     return False
                 self._begin(by_messages)
             if self._level < 0:
@@ -128,15 +128,15 @@ class GlobalLimiter:
                     return False
             if not self._give(messages, size):
                 break
-        return load.has_room(messages, size)
+        return totals.has_room(messages, size)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def _begin(self, by_messages: bool) -> None:
         """Begin a look at all queues that there are now."""
-        load = self._load
-        self._begun = load.now
-        self._share = load.bytes // (load.queue_holders + 1)
+        totals = self._totals
+        self._begun = totals.now
+        self._share = totals.bytes // (totals.queue_holders + 1)
         self._names = list(self._sessions)
         self._at = 0
         self._by_messages = by_messages
@@ -180,16 +180,16 @@ class GlobalLimiter:
 
         False, and nothing is to be shed, where there is less than is asked for.
         """
-        load = self._load
+        totals = self._totals
         ahead: i64 = len(self._names)
         if ahead < AHEAD:
             ahead = AHEAD
         if self._by_messages:
-            over: i64 = load.messages + messages - load.max_messages
-            wanted: i64 = over + _extra(load.max_messages, ahead)
+            over: i64 = totals.messages + messages - totals.max_messages
+            wanted: i64 = over + _extra(totals.max_messages, ahead)
         else:
-            over = load.bytes + size - load.max_bytes
-            wanted = over + _extra(load.max_bytes, ahead * (load.bytes // (load.messages + 1) + 1))
+            over = totals.bytes + size - totals.max_bytes
+            wanted = over + _extra(totals.max_bytes, ahead * (totals.bytes // (totals.messages + 1) + 1))
         above: i64 = 0
         count: i64 = 0
         step: i64 = STEPS
@@ -201,7 +201,7 @@ class GlobalLimiter:
                 break
         if above < wanted:
             # Not worth another look for a while.
-            self._again_at = load.now + RETRY
+            self._again_at = totals.now + RETRY
             self._failed = messages
             self._failed_bytes = size
         self._level = (above - wanted + count - 1) // count if above > wanted else 0
@@ -219,12 +219,12 @@ class GlobalLimiter:
         """Make queues give until there is room, and a little more. False when the work of this round is used up."""
         names = self._names
         count: i64 = len(names)
-        load = self._load
+        totals = self._totals
         pause: i64 = self.work + PAUSE
         while self._left > 0:
             if self.work >= self._until:
                 return False
-            if self.work >= pause and load.has_room(messages, size):
+            if self.work >= pause and totals.has_room(messages, size):
                 return True
             if self._at >= count:
                 if not self._again:
@@ -259,13 +259,13 @@ class GlobalLimiter:
 
     def _borrow(self, messages: i64, size: i64) -> bool:
         """Before all have been looked at: have the fullest so far make room for what is asked for, if it can."""
-        load = self._load
+        totals = self._totals
         session = self._fullest
         if session is None or self._sessions.get(session.client_id) is not session:
             return False
-        while self.work < self._until + ROUND_WORK and not load.has_room(messages, size):
-            more: i64 = load.messages + messages - load.max_messages
-            more_bytes: i64 = load.bytes + size - load.max_bytes
+        while self.work < self._until + ROUND_WORK and not totals.has_room(messages, size):
+            more: i64 = totals.messages + messages - totals.max_messages
+            more_bytes: i64 = totals.bytes + size - totals.max_bytes
             live: i64 = self._live(session)
             waiting: i64 = self._waiting(session)
             if (live if live > waiting else waiting) < (more if self._by_messages else more_bytes):
@@ -276,13 +276,13 @@ class GlobalLimiter:
                 more_bytes = PIECE_BYTES
             if self._shed(session, live >= waiting, more, more_bytes) == 0:
                 return False
-        return load.has_room(messages, size)
+        return totals.has_room(messages, size)
 
     def _shed(self, session: Session, live: bool, messages: i64, size: i64) -> i64:
         """Make one queue drop its oldest, and return how much went, in messages or bytes."""
-        load = self._load
-        before: i64 = load.messages
-        bytes_before: i64 = load.bytes
+        totals = self._totals
+        before: i64 = totals.messages
+        bytes_before: i64 = totals.bytes
         send_buffer = session.send_buffer
         each: i64 = SHED_WORK
         if not live:
@@ -290,8 +290,8 @@ class GlobalLimiter:
         elif send_buffer is not None:
             each = SHED_LIVE_WORK
             send_buffer.shed(messages, size, GLOBAL)
-        self.work += each * (before - load.messages)
-        return before - load.messages if self._by_messages else bytes_before - load.bytes
+        self.work += each * (before - totals.messages)
+        return before - totals.messages if self._by_messages else bytes_before - totals.bytes
 
     def _live(self, session: Session) -> i64:
         """Return how much the queue of a session's connection can give, in messages or bytes."""

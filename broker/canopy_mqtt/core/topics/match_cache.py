@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
     from canopy_mqtt.core.principal import Principal
-    from canopy_mqtt.core.routing.recipients import Barred, Verdicts
+    from canopy_mqtt.core.routing.verdicts import Barred, Verdicts
     from canopy_mqtt.core.session.session import Session
 
 # Topics longer than this are looked up in the trie each time: 10,000 of the longest names would be 655 MB of keys.
@@ -242,7 +242,7 @@ class MatchCache:
         return route
 
     def peek(self, topic: bytes) -> Route:
-        """Match a topic for inspection: nothing is counted, cached or mended."""
+        """Match a topic for `observe.explain`: nothing is counted, cached or mended."""
         probes = self.trie.probes
         route = self._match(topic, str(topic, "utf-8"))
         self.trie.probes = probes

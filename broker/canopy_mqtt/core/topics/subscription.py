@@ -344,12 +344,9 @@ class SharedGroup:
             if self.in_place(member):
                 return True
 
-    def has_member(self) -> bool:
-        """Return whether there is a member whose session is not over."""
-        return self.any_member() is not None
-
     def any_member(self) -> Subscription | None:
-        """Return a member whose session is not over, a connected one if there is one. It uses no turn."""
+        """Return a member whose session is not over, a connected one if there is one; None: there is no
+        member. It uses no turn."""
         if self.has_connected():
             return self.connected.current()
         while True:

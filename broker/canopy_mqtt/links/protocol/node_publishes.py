@@ -38,10 +38,10 @@ def publish_to_group(router: Router, message: GroupMessage) -> int:
     home = "" if home_of is None else home_of(name)
     if home and (group is None or not group.has_connected()):
         return queues.send_home(message, name, home)
-    if group is None or not group.has_member():
+    if group is None or group.any_member() is None:
         Ledger(name, router.counters).lost(SESSION_ENDED, 1)
         return 0
-    count = router.fanout.deliver_to_group(group, message)
+    count = router.fanout.deliver_to_one_group(group, message)
     if group.home is not None and not group.home.busy:
         _see_room(router, group, group.home)
     return count

@@ -244,7 +244,7 @@ class UplinkSession(Session):
             size = delivery.message.size + HEADROOM
             if send_buffer.refusal(delivery.message, delivery.qos, delivery.identifiers) != ACCEPTED:
                 if delivery.state == QUEUED:
-                    self.queue.shed_one(delivery, TOO_LARGE, send_buffer)
+                    self.queue.shed_one(delivery, TOO_LARGE)
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
@@ -352,7 +352,7 @@ class UplinkSession(Session):
         if self.queue.pending is not None:
             for each in list(self.queue.pending):
                 if each.state != DROPPED and each.message.topic == topic:
-                    self.queue.shed_one(each, REFUSED, self.send_buffer)
+                    self.queue.shed_one(each, REFUSED)
 
     def _refuse(self, delivery: Delivery) -> None:
         self.window.finish(delivery)

@@ -246,7 +246,7 @@ class Uplink(Peer):
 
     def refill(self, now: float) -> bool:
         """Queue messages that waited for room, after the writer took a batch. Return True if it should take another."""
-        self.router.counters.load.now = now
+        self.router.counters.totals.now = now
         self.look(now)
         more = self.state == CONNECTED and self.session.backlog and self.session.refill(now)
         return more or not self.send_buffer.empty

@@ -16,7 +16,7 @@ from typing import Final
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.hooks import NodeDoor, Origin
 from canopy_mqtt.core.principal import network
-from canopy_mqtt.core.protocol.backpressure import TokenBucket
+from canopy_mqtt.core.protocol.publish_limit import TokenBucket
 from canopy_mqtt.net.timers import WheelItem
 
 UNACCEPTED_ROOM: Final = 128

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from canopy_mqtt.core import causes
 from canopy_mqtt.core.codec.packets import NEVER, V5, V31, V311
 from canopy_mqtt.core.principal import network
-from canopy_mqtt.core.protocol.backpressure import TokenBucket
+from canopy_mqtt.core.protocol.publish_limit import TokenBucket
 from canopy_mqtt.net.connections.admission import MAX_ADDRESSES, AddressBuckets
 
 if TYPE_CHECKING:

@@ -134,7 +134,7 @@ class Observer:
         if elapsed <= 0.0:
             return
         if settings.loop_lag:
-            late = total / count if count else server.router.counters.load.lag_at(server.loop.time())
+            late = total / count if count else server.router.counters.totals.lag_at(server.loop.time())
             yield Observation("loop-lag", "", late, "s", self._bounds(settings.loop_lag))
         if settings.drop_rate:
             rate = (self._dropped - dropped) / elapsed
@@ -149,9 +149,9 @@ class Observer:
         return 0 if security is None else dict(security.counts()).get("failures", 0)
 
     def _queues(self) -> Iterator[Observation]:
-        load = self._sources.server.router.counters.load
-        if self.settings.room and load.max_bytes < UNLIMITED:
-            share = int(load.bytes) / int(load.max_bytes)
+        totals = self._sources.server.router.counters.totals
+        if self.settings.room and totals.max_bytes < UNLIMITED:
+            share = int(totals.bytes) / int(totals.max_bytes)
             yield Observation("queue-memory", "", share, "", self._bounds(self.settings.room))
 
     def _rooms(self) -> Iterator[Observation]:

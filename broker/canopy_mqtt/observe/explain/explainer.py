@@ -16,14 +16,16 @@ from typing import Final, cast
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.reason_codes import NOT_AUTHORIZED, PACKET_TOO_LARGE, ProtocolError
 from canopy_mqtt.core.codec.topic_names import unmount_topic
-from canopy_mqtt.core.ledger import ACCEPTED, ACCESS_CONTROL, DROP_CAUSES, by_cause
+from canopy_mqtt.core.ledger import ACCEPTED, DROP_CAUSES, by_cause
 from canopy_mqtt.core.protocol.publish import refusal
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.refusals import ACCESS_CONTROL
 from canopy_mqtt.core.routing.broadcast import MAX_DIRECT_QOS0_SUBSCRIPTIONS, MAX_DIRECT_SUBSCRIPTIONS
 from canopy_mqtt.core.routing.fanout import share_qos
-from canopy_mqtt.core.routing.recipients import Verdicts, matching, merge
+from canopy_mqtt.core.routing.recipients import matching, merge
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.share_queues import ShareQueue
+from canopy_mqtt.core.routing.verdicts import Verdicts
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import FilterEntry, Recipient, SharedGroup, Subscription, without_own
 from canopy_mqtt.observe.explain import sentences
@@ -101,11 +103,11 @@ class RoutedQuestion:
         self.listeners = sum(entry.ordinary_count for entry in self.entries)
         # One for each receiver: whether all queues together have room for them.
         copies = self.listeners + len(self.groups)
-        load, size = router.counters.load, message.size
+        totals, size = router.counters.totals, message.size
         self.roomy = (
-            load.has_room(copies, copies * size)
-            and load.inflight + copies <= load.max_messages // 2
-            and load.inflight_bytes + copies * size <= load.max_bytes // 2
+            totals.has_room(copies, copies * size)
+            and totals.inflight + copies <= totals.max_messages // 2
+            and totals.inflight_bytes + copies * size <= totals.max_bytes // 2
         )
 
 

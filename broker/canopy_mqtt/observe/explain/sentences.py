@@ -11,8 +11,8 @@ from canopy_mqtt.core.codec.reason_codes import (
     RETAIN_NOT_SUPPORTED,
     ProtocolError,
 )
-from canopy_mqtt.core.ledger import ACCESS_CONTROL
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.refusals import ACCESS_CONTROL
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.observe.explain.answer import Group, Publisher, Receiver, Retained, Subscription
 

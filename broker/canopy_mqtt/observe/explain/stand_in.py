@@ -26,7 +26,7 @@ class StandIn:
     def __init__(self, recipient: Recipient, message: Message, now: float) -> None:
         self._message = message
         self._counters = Counters()
-        self._counters.load.now = now
+        self._counters.totals.now = now
         self._real = real = recipient.session
         self._session = made = real.stand_in(self._counters)
         self._buffer = None if real.send_buffer is None else self._connect(real.send_buffer)

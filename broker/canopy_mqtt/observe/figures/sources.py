@@ -95,7 +95,7 @@ class Reading:
         self.server: Server = sources.server
         self.router: Router = sources.server.router
         self.counters: Counters = self.router.counters
-        self.load: QueueTotals = self.counters.load
+        self.totals: QueueTotals = self.counters.totals
         self.recorder: Recorder | None = sources.recorder
         self.process: Process = sources.process
 
@@ -121,7 +121,7 @@ class Reading:
     def subscriptions(self) -> int:
         """The number of subscriptions, without those of other nodes."""
         nodes = [] if self.sources.links is None else self.sources.links.other_nodes()
-        return self.router.subscription_count - sum(node.subscriptions for node in nodes)
+        return self.router.table.count - sum(node.subscriptions for node in nodes)
 
     @cached_property
     def security(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import V311, Subscribe, Unsubscribe
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import matches, overlaps, parse_shared, validate_filter
-from canopy_mqtt.core.ledger import KINDS, SUBSCRIBE, Refusal, RefusalListener, Refused
+from canopy_mqtt.core.refusals import KINDS, SUBSCRIBE, Refusal, RefusalListener, Refused
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.connection_table import ConnectionObserver

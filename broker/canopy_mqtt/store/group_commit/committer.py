@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from canopy_mqtt.core.persistence.journal import Fetch, Pages
+from canopy_mqtt.core.queues.disk_queue import Fetch, Pages
 from canopy_mqtt.histogram import Histogram
 from canopy_mqtt.store.base import StoreError, StoreListener
 from canopy_mqtt.store.damage import Damages

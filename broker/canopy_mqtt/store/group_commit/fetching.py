@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from canopy_mqtt.core.persistence.commits import Commits
-from canopy_mqtt.core.persistence.journal import DeliveryRecord, Fetch
+from canopy_mqtt.core.persistence.journal import DeliveryRecord
+from canopy_mqtt.core.queues.disk_queue import Fetch
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.medium import Medium
 

@@ -15,9 +15,10 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.persistence.commits import Commits
-from canopy_mqtt.core.persistence.journal import Fetch, Journal, Page, Pages
+from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DONE, RELEASED, SENT, Delivery
+from canopy_mqtt.core.queues.disk_queue import Fetch, Page, Pages
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.group_commit.batch import (

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from mypy_extensions import mypyc_attr
 
-from canopy_mqtt.core.persistence.journal import Fetch
+from canopy_mqtt.core.queues.disk_queue import Fetch
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

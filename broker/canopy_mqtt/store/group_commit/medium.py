@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from canopy_mqtt.core.persistence.journal import Fetch
+from canopy_mqtt.core.queues.disk_queue import Fetch
 from canopy_mqtt.store.group_commit.batch import Batch
 
 

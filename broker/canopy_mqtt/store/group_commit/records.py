@@ -15,19 +15,17 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest, Will
 from canopy_mqtt.core.persistence.journal import (
-    PAGE,
-    PAGE_BYTES,
     BroadcastRecord,
     DeliveryRecord,
     LoneWillRecord,
     MessageRecord,
-    Page,
     Saved,
     SessionRecord,
     SubscriptionRecord,
     WillRecord,
 )
 from canopy_mqtt.core.queues.delivery import MAX_ATTEMPTS, MAX_ID, QUEUED, RELEASED, SENT
+from canopy_mqtt.core.queues.disk_queue import PAGE, PAGE_BYTES, Page
 from canopy_mqtt.core.queues.queue_terms import RequestedTerms
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.batch import UNSET, Kept

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from canopy_mqtt.core.persistence.journal import PAGE, DeliveryRecord, MessageRecord
+from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord
+from canopy_mqtt.core.queues.disk_queue import PAGE
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.checksums import fault as fault_of
 from canopy_mqtt.store.group_commit.principals import Principals

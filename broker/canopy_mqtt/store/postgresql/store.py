@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from canopy_mqtt.core.persistence.journal import DeliveryRecord, Fetch, Pages, Saved
+from canopy_mqtt.core.persistence.journal import DeliveryRecord, Saved
+from canopy_mqtt.core.queues.disk_queue import Fetch, Pages
 from canopy_mqtt.histogram import Histogram
 from canopy_mqtt.store.base import IN_USE, Store, StoreError
 from canopy_mqtt.store.damage import Damages

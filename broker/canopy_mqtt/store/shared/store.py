@@ -88,7 +88,7 @@ class Registry:
         return self.table.match(topic.encode())
 
 
-class SharedStore(Store):
+class SharedStore(Store, SharedSessions):
     """A broker's part of a shared store. Used on one event loop."""
 
     router: Router
@@ -110,10 +110,10 @@ class SharedStore(Store):
         )
         self.node: Node = self.running.node
         self.journal: SharedJournal = SharedJournal(self.node.note)
-        super().__init__(self.journal)
+        Store.__init__(self, self.journal)
+        SharedSessions.__init__(self)
         self.most = most
         self.now: Callable[[], float] = lambda: 0.0
-        self.sessions = _Sessions(self)
         self.blocked = False
         """An old slot could not be emptied when it was tried last: some transaction uses it."""
         self.away = 0.0
@@ -150,7 +150,7 @@ class SharedStore(Store):
         """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
         `tell`, `linked`: see `Side`."""
         self.router = router
-        router.retained_store.shared = self.sessions
+        router.retained_store.shared = self
         self._holdings.attach(router)
         self._after_batch, self._tell, self._is_linked = after_batch, tell, linked
 
@@ -304,7 +304,7 @@ class SharedStore(Store):
 
     def over(self) -> Iterable[Callable[[], None]]:
         self._notice(FAILED_OVER if self.running.database.has_moved else OVER)
-        for attempt in list(self.sessions.waiting.values()):
+        for attempt in list(self.waiting.values()):
             unclaimed(attempt)
         for holder in list(self._holders.values()):
             holder.lost()
@@ -441,10 +441,10 @@ class SharedStore(Store):
             del self._looks[wait]
             wait.go(self.now())
 
-    def retain(self, offer: Offer, session: Session | None) -> None:
+    def retain(self, offer: Offer, origin: Session | None) -> None:
         """Note what is to be retained. Where the store can take nothing more, it is not, and that is counted."""
-        kept = None if session is None else self.journal.kept.get(session.client_id)
-        if self.journal.commits_kept.full or (session is not None and kept is None):
+        kept = self.journal.kept.get(origin.client_id) if isinstance(origin, SharedSession) else None
+        if self.journal.commits_kept.full or (kept is None and isinstance(origin, SharedSession)):
             self.router.counters.retained_refused += 1
             self.router.retained_store.written(offer)
             return
@@ -455,7 +455,7 @@ class SharedStore(Store):
         assert isinstance(kept, Owner)
         self.node.note(EndedWill(*kept, delay if delay >= 0 else None))
 
-    def note_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+    def keep_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
         """Note the message of a will; one of QoS 0 is for no durable session."""
         assert isinstance(kept, Owner)
         if offer is not None:
@@ -498,45 +498,6 @@ class SharedStore(Store):
         # Its session is lost where the client has sent the message to another node by now: that node delivers it.
         then = None if live is None else partial(_live, live)
         self.journal.note(records.publish(message, owner, packet_id, self.now(), offer), then)
-
-
-class _Sessions(SharedSessions):
-    """Passes the core's calls on to the store."""
-
-    def __init__(self, store: SharedStore) -> None:
-        super().__init__()
-        self._store = store
-
-    def claim(self, attempt: Attempt) -> None:
-        self._store.claim(attempt)
-
-    def left(self, attempt: Attempt) -> None:
-        self._store.left(attempt)
-
-    def look(self, wait: RetainedWait) -> None:
-        self._store.look(wait)
-
-    def retain(self, offer: Offer, origin: Session | None) -> None:
-        self._store.retain(offer, origin if isinstance(origin, SharedSession) else None)
-
-    def holds(self, session: Session) -> bool:
-        return self._store.holds(session)
-
-    def will_ended(self, kept: object, delay: int) -> None:
-        self._store.will_ended(kept, delay)
-
-    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
-        self._store.note_will(kept, message, live, offer)
-
-    def publish(
-        self,
-        message: Message,
-        session: Session | None,
-        packet_id: int,
-        live: Callable[[], object] | None,
-        offer: Offer | None,
-    ) -> None:
-        self._store.publish(message, session, packet_id, live, offer)
 
 
 def _live(live: Callable[[], object], written: Written) -> None:

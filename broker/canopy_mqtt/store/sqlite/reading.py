@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.persistence.journal import PAGE, DeliveryRecord, MessageRecord
+from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord
+from canopy_mqtt.core.queues.disk_queue import PAGE
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.checksums import LOW, SHIFT, of_gone, of_read_back
 from canopy_mqtt.store.group_commit.checksums import fault as fault_of
