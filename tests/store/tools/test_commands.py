@@ -357,6 +357,9 @@ def test_a_file_that_is_none_of_ours(tmp_path: Path, command: str) -> None:
     (tmp_path / "canopy.db").unlink()
     damage(tmp_path, "CREATE TABLE x (y)")
     assert "is not a store of Canopy" in canopy(command, tmp_path, code=1)
+    (tmp_path / "canopy.db").unlink()
+    os.mkfifo(tmp_path / "canopy.db")
+    assert "cannot be read (it is a FIFO (named pipe), and no file)" in canopy(command, tmp_path, code=1)
 
 
 def test_what_is_exported_overwrites_nothing(filled: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from asyncio import Future
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from canopy_mqtt.files import check_files
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division, part
 from canopy_mqtt.store.sqlite.reading import any_text, clock, is_damage, mend_ended, numbers
@@ -207,6 +208,7 @@ def lock_folder(directory: Path) -> int:
 def _check(path: Path) -> bool:
     """Return whether a new file is to be made. An existing one is read without SQLite, which might change it."""
     try:
+        check_files(path)
         with path.open("r+b") as file:
             head = file.read(100)
     except FileNotFoundError as error:
