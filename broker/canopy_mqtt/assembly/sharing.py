@@ -60,7 +60,7 @@ class Sharing:
         self._server, self._store = server, store
         self._cluster: Cluster | None = None
         router = server.router
-        router.shared = store.sessions
+        router.shared = store
         router.limits.retained_in_store = True
         store.attach(router, after_batch=server.after_batch, tell=self._tell, linked=self._linked)
 

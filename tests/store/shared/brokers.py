@@ -36,7 +36,7 @@ class Broker(Network):
 
         database.read = reads  # type: ignore[method-assign]
         self.router.journal = self.store.journal
-        self.router.shared = self.store.sessions
+        self.router.shared = self.store
         self.store.attach(self.router, after_batch=self.settle, tell=self._tell, linked=lambda _: self.linked)
 
     def _tell(self, piece: Piece) -> None:

@@ -110,7 +110,7 @@ class Place:
         )  # fmt: skip
         self.node = self.running.node
 
-    def publish_will(self, will: DueWill) -> None:
+    def will_due(self, will: DueWill) -> None:
         raise NotImplementedError
 
     def tell(self, piece: Piece) -> None:

@@ -44,7 +44,7 @@ STALL_TIMEOUT: Final = 10.0
 """Seconds without an outcome of the group that is being written, after which writing counts as failed."""
 
 
-class GroupCommitter:
+class GroupCommitter(JournalListener):
     """Commits the groups of one store, whose journal it owns."""
 
     def __init__(
@@ -65,7 +65,7 @@ class GroupCommitter:
         self._window = window
         self._size = size
         self._stall_timeout = stall_timeout
-        self.journal = GroupJournal(times, _CommitterAsListener(self), size, pages)
+        self.journal = GroupJournal(times, self, size, pages)
         self._commits = self.journal.commits_kept()
         self.fetches = Fetches(self._commits, medium, self.notice, self.damaged)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -172,6 +172,9 @@ class GroupCommitter:
         return self._air is not None
 
     # -- groups --------------------------------------------------------------------------------------------------------
+
+    def fetch(self, session: int, fetch: Fetch) -> None:
+        self.fetches.want(session, fetch)
 
     def begun(self) -> None:
         loop = self._loop
@@ -397,22 +400,3 @@ class GroupCommitter:
         for outcome in flushing:
             if not outcome.done():
                 outcome.set_result(reason)
-
-
-class _CommitterAsListener(JournalListener):
-    """Passes the journal's calls on to the committer."""
-
-    def __init__(self, committer: GroupCommitter) -> None:
-        self._committer = committer
-
-    def begun(self) -> None:
-        self._committer.begun()
-
-    def due(self) -> None:
-        self._committer.due()
-
-    def eased(self) -> None:
-        self._committer.eased()
-
-    def fetch(self, session: int, fetch: Fetch) -> None:
-        self._committer.fetches.want(session, fetch)

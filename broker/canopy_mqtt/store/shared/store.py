@@ -29,7 +29,6 @@ from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
 from canopy_mqtt.store.shared.calls import (
     WILL,
-    ChangedFilter,
     Content,
     DeliveryKey,
     DueWill,
@@ -75,20 +74,7 @@ CLOSING: Final = 10.0
 """Seconds in which what is noted has to be written when the broker stops."""
 
 
-class Registry:
-    """The filters of all durable sessions, as the node changes them (`node.Filters`)."""
-
-    def __init__(self) -> None:
-        self.table = NumberedFilters()
-
-    def change(self, changed: ChangedFilter) -> None:
-        self.table.change(changed.id, changed.name, changed.gone)
-
-    def match(self, topic: str) -> Collection[int]:
-        return self.table.match(topic.encode())
-
-
-class SharedStore(Store):
+class SharedStore(Store, SharedSessions):
     """A broker's part of a shared store. Used on one event loop."""
 
     router: Router
@@ -106,14 +92,14 @@ class SharedStore(Store):
         """`window`, `dead_after`: see `RunningNode`; `any_user`: a client may take over the session of another user;
         `most`: messages of a session that are in memory at most; `rules`: how a principal's own rules are kept."""
         self.running = RunningNode(
-            database, filters=Registry, side=self, window=window, dead_after=dead_after, any_user=any_user
+            database, filters=NumberedFilters, side=self, window=window, dead_after=dead_after, any_user=any_user
         )
         self.node: Node = self.running.node
         self.journal: SharedJournal = SharedJournal(self.node.note)
-        super().__init__(self.journal)
+        Store.__init__(self, self.journal)
+        SharedSessions.__init__(self)
         self.most = most
         self.now: Callable[[], float] = lambda: 0.0
-        self.sessions = _Sessions(self)
         self.blocked = False
         """An old slot could not be emptied when it was tried last: some transaction uses it."""
         self.away = 0.0
@@ -150,7 +136,7 @@ class SharedStore(Store):
         """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
         `tell`, `linked`: see `Side`."""
         self.router = router
-        router.retained_store.shared = self.sessions
+        router.retained_store.shared = self
         self._holdings.attach(router)
         self._after_batch, self._tell, self._is_linked = after_batch, tell, linked
 
@@ -304,7 +290,7 @@ class SharedStore(Store):
 
     def over(self) -> Iterable[Callable[[], None]]:
         self._notice(FAILED_OVER if self.running.database.has_moved else OVER)
-        for attempt in list(self.sessions.waiting.values()):
+        for attempt in list(self.waiting.values()):
             unclaimed(attempt)
         for holder in list(self._holders.values()):
             holder.lost()
@@ -334,7 +320,7 @@ class SharedStore(Store):
                 is_will = isinstance(what, Publish) and what.will is not None
                 yield Note(what if carried else Skipped(), then if is_will else None)
 
-    def publish_will(self, will: DueWill) -> None:
+    def will_due(self, will: DueWill) -> None:
         principal = self._principal(will.client_id, will.principal)
         self.router.wills.submit(records.due_will(will), will.client_id, None, principal, self.now(), will.will)
 
@@ -438,8 +424,9 @@ class SharedStore(Store):
             del self._looks[wait]
             wait.go(self.now())
 
-    def retain(self, offer: Offer, session: Session | None) -> None:
+    def retain(self, offer: Offer, origin: Session | None) -> None:
         """Note what is to be retained. Where the store can take nothing more, it is not, and that is counted."""
+        session = origin if isinstance(origin, SharedSession) else None
         kept = None if session is None else self.journal.kept.get(session.client_id)
         if self.journal.commits_kept.full or (session is not None and kept is None):
             self.router.counters.retained_refused += 1
@@ -452,7 +439,7 @@ class SharedStore(Store):
         assert isinstance(kept, Owner)
         self.node.note(EndedWill(*kept, delay if delay >= 0 else None))
 
-    def note_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
         """Note the message of a will; one of QoS 0 is for no durable session."""
         assert isinstance(kept, Owner)
         if offer is not None:
@@ -495,45 +482,6 @@ class SharedStore(Store):
         # Its session is lost where the client has sent the message to another node by now: that node delivers it.
         then = None if live is None else partial(_live, live)
         self.journal.note(records.publish(message, owner, packet_id, self.now(), offer), then)
-
-
-class _Sessions(SharedSessions):
-    """Passes the core's calls on to the store."""
-
-    def __init__(self, store: SharedStore) -> None:
-        super().__init__()
-        self._store = store
-
-    def claim(self, attempt: Attempt) -> None:
-        self._store.claim(attempt)
-
-    def left(self, attempt: Attempt) -> None:
-        self._store.left(attempt)
-
-    def look(self, wait: RetainedWait) -> None:
-        self._store.look(wait)
-
-    def retain(self, offer: Offer, origin: Session | None) -> None:
-        self._store.retain(offer, origin if isinstance(origin, SharedSession) else None)
-
-    def holds(self, session: Session) -> bool:
-        return self._store.holds(session)
-
-    def will_ended(self, kept: object, delay: int) -> None:
-        self._store.will_ended(kept, delay)
-
-    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
-        self._store.note_will(kept, message, live, offer)
-
-    def publish(
-        self,
-        message: Message,
-        session: Session | None,
-        packet_id: int,
-        live: Callable[[], object] | None,
-        offer: Offer | None,
-    ) -> None:
-        self._store.publish(message, session, packet_id, live, offer)
 
 
 def _live(live: Callable[[], object], written: Written) -> None:

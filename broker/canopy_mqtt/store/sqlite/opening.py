@@ -45,9 +45,6 @@ MAGIC: Final = b"SQLite format 3\x00"
 TOO_OPEN: Final = 0o027
 """Permissions that a file with payloads and user names never needs. A group may read it, as for a backup."""
 
-SYNCHRONOUS: Final = ("off", "normal", "full")
-"""The values of `PRAGMA synchronous`, by their numbers."""
-
 BUSY_SECONDS: Final = 1.0
 """How long a transaction waits for another program that writes the file, such as the sqlite3 shell."""
 
@@ -279,7 +276,7 @@ def _connect(path: Path, new: bool, synchronous: str, *, thorough: bool) -> sqli
             keep_names(path.parent)
         check(db, path, thorough=thorough)
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS.index(synchronous)}")
+        db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
         db.execute(f"PRAGMA journal_size_limit = {MAX_LOG}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
