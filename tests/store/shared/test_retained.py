@@ -95,7 +95,7 @@ async def test_one_that_has_expired_is_at_no_node_and_goes(nodes: Nodes, brokers
         "t": None,
         "z": b"1",
     }
-    assert await database.forget_retained(100) == 1
+    await database.sweep("SELECT forget_retained_1(100)")
     assert await rows(nodes, "retained") == 1
 
 

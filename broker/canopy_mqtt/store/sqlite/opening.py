@@ -22,12 +22,7 @@ from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division, part
 from canopy_mqtt.store.sqlite.reading import any_text, clock, is_damage, mend_ended, numbers
 from canopy_mqtt.store.sqlite.rebuilding import SIDE_FILES, Rebuilt, finish, keep_names, make, put_aside, tables
-from canopy_mqtt.store.sqlite.schema import (
-    APPLICATION,
-    DEVELOPMENT,
-    OLDEST_SQLITE,
-    VERSION,
-)
+from canopy_mqtt.store.sqlite.schema import APPLICATION, OLDEST_SQLITE, VERSION
 from canopy_mqtt.store.times import Note
 
 FILE: Final = "canopy.db"
@@ -237,23 +232,19 @@ def fault(directory: Path) -> str:
     # https://www.sqlite.org/fileformat.html: user version and application ID in the header.
     version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
     if application not in (0, APPLICATION):
-        return str(_of_another_program(path, application))
+        return str(_of_another_program(path))
     return str(_of_another_version(path, version)) if application == APPLICATION and version != VERSION else ""
 
 
-def _of_another_program(path: Path, application: int) -> StoreError:
-    if application == DEVELOPMENT:
-        return _of_another_version(path, 0)
+def _of_another_program(path: Path) -> StoreError:
     return StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
 
 
 def _of_another_version(path: Path, version: int) -> StoreError:
-    if version < VERSION:
-        return StoreError(
-            f"{path} was written by a Canopy from before the first release: export it with that one (canopy store "
-            "export), move it away, and import the lines (canopy store import)"
-        )
-    return StoreError(f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker")
+    return StoreError(
+        f"{path} is of version {version}, and this broker's is {VERSION}: run the Canopy that wrote it, or export it"
+        " with that one (canopy store export), move it away, and import the lines (canopy store import)"
+    )
 
 
 def _connect(path: Path, new: bool, synchronous: str, *, thorough: bool) -> sqlite3.Connection:
@@ -310,7 +301,7 @@ def check(db: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
     noting = ("table", "canopy") in {row[:2] for row in there}
     if noting and db.execute("SELECT version FROM canopy").fetchall() != [(version,)]:
         raise _damaged(path, "it does not know its version")
-    if version > VERSION or (noting and version < VERSION):
+    if noting and version != VERSION:
         raise _of_another_version(path, version)
     if there != list(tables()):
         raise _damaged(path, "its tables are not those of its version")
@@ -343,10 +334,10 @@ def _ours(db: sqlite3.Connection, path: Path) -> bool:
     application = int(db.execute("PRAGMA application_id").fetchone()[0])
     if application == APPLICATION:
         return True
-    if db.execute(OUR_TABLES).fetchone()[0] == 4 and application != DEVELOPMENT:
+    if db.execute(OUR_TABLES).fetchone()[0] == 4:
         raise _damaged(path, "it does not know whose it is")
     if application != 0 or db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise _of_another_program(path, application)
+        raise _of_another_program(path)
     return False
 
 

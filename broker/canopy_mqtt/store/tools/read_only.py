@@ -83,8 +83,7 @@ def open_read_only(directory: Path) -> Iterator[ReadOnlyStore]:
             raise StoreError(f"{path} is not a store of Canopy: name the folder of store.path")
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version != VERSION:
-            which, use = ("newer", "newer") if version > VERSION else ("older", "earlier")
-            raise StoreError(f"{path} is of version {version}, {which} than {VERSION}: use the {use} canopy")
+            raise StoreError(f"{path} is of version {version}, and not {VERSION}: use the canopy that wrote it")
         yield ReadOnlyStore(db, path, version, ahead_of_wall(clock(db)))
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
