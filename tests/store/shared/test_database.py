@@ -256,30 +256,6 @@ async def test_a_group_is_not_asked_again_in_the_next_incarnation(
     assert await waiting(node, owner.session) == []
 
 
-async def test_a_node_that_is_declared_dead_is_over(nodes: Nodes) -> None:
-    first, second = await nodes.open("a"), await nodes.open("b")
-    [seen, _] = await second.nodes()
-    await first.beat()
-    assert await second.declare_dead(seen) is False
-    await first.write(Group())
-    [seen, _] = await second.nodes()
-    assert await second.declare_dead(seen) is True
-    with pytest.raises(Over):
-        await first.write(Group())
-    assert [each.alive for each in await second.nodes()] == [False, True]
-    await first.join()
-    assert not (await first.write(Group())).again
-
-
-async def test_sessions_of_a_dead_node_are_released_by_another_one(nodes: Nodes) -> None:
-    first, second = await nodes.open("a"), await nodes.open("b")
-    await claim(first, "s")
-    [seen, _] = await second.nodes()
-    await second.declare_dead(seen)
-    await second.write(Group(reap=100))
-    assert await nodes.ask("SELECT node, expires_at IS NOT NULL FROM session") == [(None, True)]
-
-
 async def test_no_more_sessions_are_released_at_once_than_asked_for(nodes: Nodes) -> None:
     made = [await nodes.open(name) for name in "abc"]
     for node in made:

@@ -98,7 +98,7 @@ def open_store(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Op
     try:
         _finish(path)
         try:
-            new = _check(path)
+            new = not _check(path)
             # The log takes its permissions from the file.
             notices = [] if new else [line for each in SIDE_FILES for line in _tighten(Path(f"{path}{each}"))]
             db = _connect(path, new, synchronous, thorough=on_damage == SET_ASIDE)
@@ -197,8 +197,8 @@ def lock_folder(directory: Path) -> int:
     return lock
 
 
-def _check(path: Path) -> bool:
-    """Return whether a new file is to be made. An existing one is read without SQLite, which might change it."""
+def _check(path: Path) -> bytes:
+    """Return the head of the file; empty: a new one is to be made. It is read without SQLite, which might change it."""
     try:
         check_files(path)
         with path.open("r+b") as file:
@@ -207,27 +207,22 @@ def _check(path: Path) -> bool:
         if path.with_name(path.name + "-wal").exists():
             remedy = "put back the file, or move its log away too"
             raise StoreError(f"{path} is missing, and its log {path.name}-wal is there: {remedy}") from error
-        return True
+        return b""
     except OSError as error:
         remedy = "let the broker's user read and write it"
         raise StoreError(f"{path} cannot be opened ({error.strerror}): {remedy}") from error
-    if not head:
-        # It was being made when the process died.
-        return True
-    if head[:16] != MAGIC:
+    # One without content was being made when the process died.
+    if head and head[:16] != MAGIC:
         raise DamagedFile(f"{path} is not an SQLite file: move it away, or restore it from a backup")
-    return False
+    return head
 
 
 def fault(directory: Path) -> str:
     """Return why the file of a store cannot be used, as far as its first bytes say; empty: it can. Changes nothing."""
     try:
         path = _file(directory)
-        if _check(path):
-            return ""
-        with path.open("rb") as file:
-            head = file.read(100)
-    except (StoreError, OSError) as error:
+        head = _check(path)
+    except StoreError as error:
         return str(error)
     # https://www.sqlite.org/fileformat.html: user version and application ID in the header.
     version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
