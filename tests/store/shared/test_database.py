@@ -16,7 +16,7 @@ from canopy_mqtt.store.shared import opening
 from canopy_mqtt.store.shared.calls import Group, Over
 from canopy_mqtt.store.shared.database import Line, SharedDatabase, Unreachable
 from canopy_mqtt.store.shared.schema import VERSION
-from tests.store.postgresql.place import Proxy
+from tests.store.postgresql.place import Proxy, standbys
 from tests.store.postgresql.place import opened as opened_alone
 from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim, message, publish, subscribe, waiting
@@ -282,23 +282,16 @@ def alone() -> Iterator[Server]:
 async def test_a_commit_that_is_on_no_standby_is_not_acknowledged(nodes: Nodes, alone: Server) -> None:
     """PostgreSQL answers a cancelled wait as if nothing had happened, with a warning."""
     node = await nodes.open("a", url=alone.url, synchronous="full")
-    other = await asyncpg.connect(alone.url)
-    await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    await other.execute("SELECT pg_reload_conf()")
+    await standbys(alone, "SET synchronous_standby_names = 'nobody'")
     cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    # What has not read its configuration again commits without a standby.
-    while await other.fetchval("SHOW synchronous_standby_names") != "nobody":
-        pass
     group = asyncio.ensure_future(node.write(Group()))
-    while not await other.fetch(cancel):
+    while not await postgresql.ask(alone.url, cancel):
         assert not group.done()
     await until(lambda: bool(node.trouble))
     assert "canceling wait for synchronous replication" in node.trouble
     assert not group.done()
-    await other.execute("ALTER SYSTEM RESET synchronous_standby_names")
-    await other.execute("SELECT pg_reload_conf()")
+    await standbys(alone, "RESET synchronous_standby_names")
     assert (await group).again
-    await other.close()
 
 
 async def test_a_line_has_one_call_at_a_time(nodes: Nodes) -> None:
