@@ -130,39 +130,32 @@ class GroupCommitter(JournalListener):
         number = self._commits.journal_position
         # Acknowledged deliveries, too, go from there, for which nobody waits.
         while self._filed < number:
-            loop = self._loop
-            if loop is None:
-                raise StoreError("the store is closed")
-            if self._commits.incomplete:
+            if self._commits.incomplete and self._loop is not None:
                 raise StoreError("changes could not be noted: see the log for the error")
-            outcome: asyncio.Future[str] = loop.create_future()
-            self._flushing.append(outcome)
-            if self._retry is not None:
-                self._retry.cancel()
-                self._try_again()
-            elif self._air is None:
-                self._end_group()
-            reason = await outcome
-            if reason:
-                raise StoreError(reason)
+            await self._outcome(self._end_group)
 
     async def finish(self) -> None:
         """Flush, and note how the clocks stand: the broker stops. Raises StoreError."""
-        if not self._clocks_watched:
-            await self.flush()
-            return
-        self._times.want_note()
+        if self._clocks_watched:
+            self._times.want_note()
         await self.flush()
-        while (loop := self._loop) is not None and self._times.see():
-            outcome: asyncio.Future[str] = loop.create_future()
-            self._flushing.append(outcome)
-            if self._retry is not None:
-                self._retry.cancel()
-                self._try_again()
-            else:
-                self.beat()
-            if reason := await outcome:
-                raise StoreError(reason)
+        while self._clocks_watched and self._loop is not None and self._times.see():
+            await self._outcome(self.beat)
+
+    async def _outcome(self, begin: Callable[[], None]) -> None:
+        """Wait for the next outcome of a group. `begin` one, unless one is being written. Raises StoreError."""
+        loop = self._loop
+        if loop is None:
+            raise StoreError("the store is closed")
+        outcome: asyncio.Future[str] = loop.create_future()
+        self._flushing.append(outcome)
+        if self._retry is not None:
+            self._retry.cancel()
+            self._try_again()
+        elif self._air is None:
+            begin()
+        if reason := await outcome:
+            raise StoreError(reason)
 
     def waiting(self) -> int:
         return self._commits.journal_position - self._commits.committed

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -173,28 +174,16 @@ class SqliteStore(GroupStore):
 
     async def _call(self, function: Callable[[], _Value]) -> _Value:
         """Return the result of a function in the writer's thread."""
-        writer, loop = self._writer, self._loop
+        writer = self._writer
         assert writer is not None
-        assert loop is not None
-        outcome: asyncio.Future[_Value] = loop.create_future()
-
-        def tell(value: _Value | None, error: Exception | None) -> None:
-            if outcome.done():
-                return
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(value)  # type: ignore[arg-type]
+        outcome: Future[_Value] = Future()
 
         def job() -> None:
-            value: _Value | None = None
-            failure: Exception | None = None
-            try:
-                value = function()
-            except Exception as error:
-                failure = error
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell, value, failure)
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    outcome.set_result(function())
+                except Exception as error:
+                    outcome.set_exception(error)
 
         writer.put(job)
-        return await outcome
+        return await asyncio.wrap_future(outcome)
