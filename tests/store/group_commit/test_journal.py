@@ -165,6 +165,15 @@ def acknowledged(journal: GroupJournal, one: Delivery) -> None:
     journal.finished("c", one)
 
 
+def test_what_is_acknowledged_young_is_never_written(journal: GroupJournal, ends: Ends) -> None:
+    one = sent(journal)
+    journal.take()
+    acknowledged(journal, one)
+    assert ends.eases == 1
+    assert journal.take().empty()
+    assert journal.safe() == journal.commits_kept().journal_position
+
+
 def test_what_goes_to_another_client_is_written_and_waited_for(journal: GroupJournal) -> None:
     """A member of a shared subscription left: its delivery is over, and its message is not [MQTT-4.8.2-6]."""
     told = journal.commits_kept().journal_position
