@@ -6,8 +6,8 @@ not taken is read again when half of what was there is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from canopy_mqtt.core.causes import MOVED, TAKEN_OVER
 from canopy_mqtt.core.codec import reason_codes
@@ -15,19 +15,36 @@ from canopy_mqtt.core.persistence import restore
 from canopy_mqtt.core.persistence.journal import DeliveryRecord
 from canopy_mqtt.core.queues.message import OVERHEAD
 from canopy_mqtt.store.shared.calls import Content, EndedWill, NewWill, Owner, Terms, Waiting
-from canopy_mqtt.store.shared.journal import Kept
-from canopy_mqtt.store.shared.node import Session
+from canopy_mqtt.store.shared.journal import Kept, SharedJournal
+from canopy_mqtt.store.shared.node import Node, Session
 from canopy_mqtt.store.shared.records import delivery_record, new_will, session_record
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.router import Router
     from canopy_mqtt.core.shared import Attempt
-    from canopy_mqtt.store.shared.store import SharedStore
 
 UNAVAILABLE: Final = "the database of the cluster's sessions does not answer"
 ELSEWHERE: Final = "its client has connected to another node"
 SHARE_ROOM: Final = 20
 """Messages that a client has from the queues of its share groups at most, and no more than its Receive Maximum."""
 ANOTHER_USER: Final = "the session of this client identifier is another user's"
+
+
+class Place(Protocol):
+    """Where sessions are held: one broker."""
+
+    node: Node
+    journal: SharedJournal
+    router: Router
+    now: Callable[[], float]
+    most: int
+    """Messages of a session that are in memory at most."""
+
+    def opened(self, holder: Holder, content: Content) -> None:
+        """Its attempt is about to be answered. `content`: what its session has."""
+
+    def starved(self, holder: Holder) -> None:
+        """There was no room for messages that have been read."""
 
 
 def unclaimed(attempt: Attempt) -> None:
@@ -44,8 +61,8 @@ def unclaimed(attempt: Attempt) -> None:
 class Holder:
     """The broker's side of a session (`node.Client`)."""
 
-    def __init__(self, place: SharedStore, attempt: Attempt, principal: str) -> None:
-        """`place`: the store of its broker; `principal`: whose the session is to be, JSON."""
+    def __init__(self, place: Place, attempt: Attempt, principal: str) -> None:
+        """`principal`: whose the session is to be, JSON."""
         self.attempt = attempt
         self._granted = attempt.expiry
         self.claimed: Session | None = None

@@ -7,14 +7,14 @@ loop, and none of an incarnation that is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from canopy_mqtt.store.postgresql.database import FAILURES
-from canopy_mqtt.store.shared.bounding import QueueBounds
+from canopy_mqtt.store.shared.bounding import Clients, QueueBounds
 from canopy_mqtt.store.shared.calls import (
     Ask,
     ChangedFilter,
@@ -30,16 +30,15 @@ from canopy_mqtt.store.shared.calls import (
     Noted,
     Over,
     Page,
+    Piece,
     Pulled,
+    RetainedRow,
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.node import MOST, Client, Filters, Node, Note
 from canopy_mqtt.store.shared.sweeping import Sweeper
 from canopy_mqtt.store.shared.watching import SECOND, Watch
-
-if TYPE_CHECKING:
-    from canopy_mqtt.store.shared.store import SharedStore
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -61,6 +60,46 @@ MAX_PAUSE: Final = 60.0
 """Seconds of that at most."""
 LASTING: Final = 2 * MAX_PAUSE
 """Seconds of an incarnation after which the first pause is the next one again."""
+
+
+class Side(Clients, Protocol):
+    """The broker that a node runs in."""
+
+    def tell(self, piece: Piece) -> None:
+        """Tell all nodes that there is a link to. `Hello`: an incarnation has begun, and all filters are known."""
+
+    def linked(self, nodes: Collection[str]) -> bool:
+        """Whether there are links to these nodes."""
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
+        """See `Calls.wrote`."""
+
+    def keep(self, rows: Iterable[RetainedRow]) -> None:
+        """Take retained messages, or that topics were cleared, as they are by now."""
+
+    def keep_only(self, topics: Collection[str]) -> None:
+        """These topics have retained messages, and no others."""
+
+    def refused(self, what: Noted, why: str) -> None:
+        """See `Calls.refused`."""
+
+    def will_due(self, will: DueWill) -> None:
+        """See `Calls.publish_will`."""
+
+    def answered(self) -> None:
+        """The database has answered, and clients may have got something."""
+
+    def over(self) -> Iterable[Callable[[], None]]:
+        """See `Calls.over`."""
+
+    def carry(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """See `Calls.carry`."""
+
+    async def count(self) -> None:
+        """Count what is in the database for the limits of this broker. Called each second. Raises FAILURES."""
+
+    def second(self, away: float, *, blocked: bool) -> None:
+        """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
 
 
 class Together(Generic[K, T]):
@@ -98,14 +137,14 @@ class RunningNode:
         database: SharedDatabase,
         *,
         filters: Callable[[], Filters],
-        side: SharedStore,
+        side: Side,
         window: float,
         dead_after: float,
         any_user: bool = True,
     ) -> None:
-        """`filters`: makes a table without filters; `side`: the store of the broker that the node runs in; `window`:
-        seconds for which a group waits for more changes; `dead_after`: seconds without a sign of life after which a
-        node is dead; `any_user`: a session may be claimed that is another user's."""
+        """`filters`: makes a table without filters; `window`: seconds for which a group waits for more changes;
+        `dead_after`: seconds without a sign of life after which a node is dead; `any_user`: a session may be claimed
+        that is another user's."""
         self.database = database
         self.tell = side.tell
         self._side = side

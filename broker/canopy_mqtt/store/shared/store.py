@@ -134,7 +134,7 @@ class SharedStore(Store, SharedSessions):
         linked: Callable[[Collection[str]], bool],
     ) -> None:
         """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
-        `tell`: tells all nodes that there is a link to; `linked`: whether there are links to these nodes."""
+        `tell`, `linked`: see `Side`."""
         self.router = router
         router.retained_store.shared = self
         self._holdings.attach(router)
@@ -230,10 +230,9 @@ class SharedStore(Store, SharedSessions):
         self.node.receive(piece)
         self._after_batch()
 
-    # -- as its node sees it: see `node.Calls`, too --------------------------------------------------------------------
+    # -- as the node sees it (`running.Side`) --------------------------------------------------------------------------
 
     def tell(self, piece: Piece) -> None:
-        """`Hello`: an incarnation has begun, and all filters are known."""
         if isinstance(piece, Hello) and self._ready is not None and not self._ready.done():
             self._ready.set_result(None)  # the node has begun
         self._tell(piece)
@@ -261,14 +260,12 @@ class SharedStore(Store, SharedSessions):
         self.router.retained_store.written(offer)
 
     def keep(self, rows: Iterable[RetainedRow]) -> None:
-        """Take retained messages, or that topics were cleared, as they are by now."""
         retained, accounts, now = self.router.retained_store, self.router.accounts, self.now()
         for row in rows:
             own = row.node == self.running.database.node
             retained.keep(records.retained_message(row, now), accounts.named(row.account or ""), row.version, own)
 
     def keep_only(self, topics: Collection[str]) -> None:
-        """These topics have retained messages, and no others."""
         self.router.retained_store.keep_only(set(topics))
 
     def refused(self, what: Noted, why: str) -> None:
@@ -289,7 +286,6 @@ class SharedStore(Store, SharedSessions):
             session.claim.end(INTERNAL_ERROR, reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, text, self.now())
 
     def answered(self) -> None:
-        """The database has answered, and clients may have got something."""
         self._after_batch()
 
     def over(self) -> Iterable[Callable[[], None]]:
@@ -329,7 +325,6 @@ class SharedStore(Store, SharedSessions):
         self.router.wills.submit(records.due_will(will), will.client_id, None, principal, self.now(), will.will)
 
     async def count(self) -> None:
-        """Count what is in the database for the limits of this broker. Called each second. Raises FAILURES."""
         await self._holdings.turn(asyncio.get_running_loop().time)
 
     def second(self, away: float, *, blocked: bool) -> None:
@@ -388,17 +383,15 @@ class SharedStore(Store, SharedSessions):
             if self.listener is not None:
                 self.listener.recovered()
 
-    # -- as holders see it ---------------------------------------------------------------------------------------------
+    # -- as holders see it (`holder.Place`) ----------------------------------------------------------------------------
 
     def opened(self, holder: Holder, content: Content) -> None:
-        """Its attempt is about to be answered. `content`: what its session has."""
         attempt = holder.attempt
         self._holders[attempt] = holder
         came = holder.claimed is not None and holder.claimed.present
         self._holdings.change(attempt.principal.account_name(), -1 if came else 0, -size_of(content.subscriptions))
 
     def starved(self, holder: Holder) -> None:
-        """There was no room for messages that have been read."""
         self._starved.add(holder)
 
     # -- as the core sees it -------------------------------------------------------------------------------------------
