@@ -371,12 +371,6 @@ class TestOpening:
         with pytest.raises(StoreError, match="is a database in SQL_ASCII: make one with ENCODING 'UTF8'"):
             await make(name, url=url).open(lambda: 0.0)
 
-    async def test_nobody_there(self, name: str, proxy: Proxy) -> None:
-        url = await proxy.start()
-        proxy.open = False
-        with pytest.raises(StoreError, match="cannot be reached"):
-            await make(name, url=url).open(lambda: 0.0)
-
     async def test_numbers_that_no_broker_gave(self, name: str) -> None:
         await (await opened(name)).close()
         await ask(name, f"INSERT INTO gone_session VALUES ({2**62 + 1})")

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -131,11 +130,6 @@ async def test_a_pooler_that_does_not_take_what_is_asked_for_is_refused(nodes: N
 async def test_an_old_server_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "OLDEST", 99)
     await refused(nodes, r"is PostgreSQL \d+: a cluster needs 99 or newer")
-
-
-async def test_a_database_that_is_not_there_is_refused(nodes: Nodes) -> None:
-    url = urlsplit(nodes.url)._replace(path="/nothing").geturl()
-    await refused(nodes, "there is no such database: create it", nodes.make("a", url=url))
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------

@@ -188,25 +188,6 @@ async def test_a_group_that_a_dead_node_was_writing_is_written_once(
     assert client.payloads() == [b"0", b"1", b"2"]
 
 
-async def test_a_killed_node_loses_nothing(nodes: Nodes, brokers: list[Broker]) -> None:
-    """Neither what waited there, nor what it had acknowledged."""
-    here, there = brokers
-    client, publisher = await client_of(here, "s"), await client_of(here, "p")
-    await subscribe(client, "a")
-    client.answering = False
-    for payload in (b"1", b"2", b"3"):
-        await publish(publisher, payload)
-    await here.kill()
-    await connect(client, there)
-    assert client.connack.session_present
-    await connect(publisher, there)
-    await publish(publisher, b"4")
-    await until(lambda: client.inbox and client.inbox[-1].payload == b"4")
-    assert [each.payload for each in client.inbox[-4:]] == [b"1", b"2", b"3", b"4"]
-    client.answering = True
-    await until_empty(nodes, "delivery")
-
-
 async def test_the_acknowledgements_of_a_session_that_is_elsewhere_never_go(brokers: list[Broker]) -> None:
     """A node that has not heard of it finds out by its next group."""
     here, there = brokers
