@@ -230,7 +230,7 @@ class TestSettings:
     @for_each(
         ("statement", "line"),
         [
-            ("PRAGMA user_version = 99", " is of version 99, newer than this broker's "),
+            ("PRAGMA user_version = 99", " is of version 99, and this broker's is "),
             ("PRAGMA application_id = 7", " is another program's SQLite file: name another directory"),
         ],
     )

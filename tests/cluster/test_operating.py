@@ -13,7 +13,7 @@ from aiohttp import ClientSession
 from typer.testing import CliRunner, Result
 
 from canopy_mqtt.command.ctl import app
-from canopy_mqtt.store.shared import database
+from canopy_mqtt.store.shared import reporting
 from canopy_mqtt.store.shared.store import SharedStore
 from canopy_mqtt.version import __version__
 from tests.cluster.nodes import Nodes
@@ -151,7 +151,7 @@ async def test_the_sessions_of_all_nodes_are_listed_at_each(shared: Nodes, ctl: 
 async def test_a_slow_list_holds_up_nothing_else(shared: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages, CONNECTs and what the node deletes in the database go on while the database looks."""
     monkeypatch.setattr(
-        database, "SESSIONS", f"SELECT pg_sleep(60), $1::text, $2::text, $3::bool, $4::int -- {shared.folder}"
+        reporting, "SESSIONS", f"SELECT pg_sleep(60), $1::text, $2::text, $3::bool, $4::int -- {shared.folder}"
     )
     broker = shared.brokers["a"]
     store, url = broker.store, broker.settings.store.url
@@ -164,7 +164,7 @@ async def test_a_slow_list_holds_up_nothing_else(shared: Nodes, monkeypatch: pyt
     subscriber = await shared.join("a", "s", ("t", 1), clean=False, props=DURABLE)
     await (await shared.join("a", "p")).publish("t", b"x", qos=1)
     assert (await subscriber.message()).payload == b"x"
-    await store.running.database.expire(1)
+    await store.running.database.sweep("SELECT expire_1(1)")
     assert not asking.done()
     asking.cancel()
     await asyncio.wait([asking])

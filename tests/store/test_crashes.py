@@ -40,7 +40,7 @@ class OnDisk:
         """In the writer's thread."""
         if self.failures:
             self.failures.pop()
-            return Written(batch, sqlite3.OperationalError("database or disk is full"), 0.0)
+            return Written(batch, sqlite3.OperationalError("database or disk is full"))
         return self.write(batch)
 
     async def found(self, now: Callable[[], float]) -> Any:

@@ -25,7 +25,7 @@ from canopy_mqtt.store.sqlite import SqliteStore
 from canopy_mqtt.store.sqlite import store as module
 from canopy_mqtt.store.sqlite.reading import read
 from tests.e2e import wire
-from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, connect
+from tests.e2e.wire import SESSION_EXPIRY, Peer, connect
 from tests.store.places import KINDS, OUTLIVES, rebooted
 
 HOUR = 3600
@@ -158,39 +158,6 @@ async def test_a_will_of_the_shutdown_reaches_who_comes_later(house: House) -> N
     await house.restart()
     subscriber = await house.peer("s", present=True)
     assert (await subscriber.message()).payload == b"gone"
-
-
-async def test_a_delayed_will_survives(house: House) -> None:
-    """[MQTT-3.1.3-9]: published when its delay is over, whichever broker runs then."""
-    subscriber = await house.peer("s")
-    await subscriber.subscribe(("w", 1))
-    await house.peer("gone", will=wire.Will("w", b"gone", 1, properties=((WILL_DELAY, 1800),)))
-    await house.restart(after=900)
-    assert house.running.router.sessions["gone"].will is not None
-    subscriber = await house.peer("s", present=True)
-    assert await subscriber.fence() == []
-    await house.restart(after=901)
-    subscriber = await house.peer("s", present=True)
-    assert (await subscriber.message()).payload == b"gone"
-
-
-async def test_a_session_that_expired_meanwhile_is_gone(house: House) -> None:
-    """[MQTT-4.1.0-1]: the interval runs while no broker does."""
-    for client_id in ("c", "d"):
-        peer = await house.peer(client_id)
-        await peer.disconnect(props=((SESSION_EXPIRY, 60 if client_id == "c" else 6000),))
-    await house.restart(after=100)
-    assert list(house.running.router.sessions) == ["d"]
-    await house.peer("c", present=False)
-    await house.peer("d", present=True)
-
-
-async def test_a_session_that_ends_with_its_connection_does_not_come_back(house: House) -> None:
-    peer = await house.peer("c", expiry=0)
-    await peer.subscribe("t")
-    await house.restart()
-    assert not house.running.router.sessions
-    assert house.running.router.table.count == 0
 
 
 async def test_the_same_broker_can_start_again(house: House) -> None:

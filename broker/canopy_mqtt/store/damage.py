@@ -39,9 +39,6 @@ class Damages:
     def of(self, client_id: str) -> None:
         self.named = [each._replace(client_id=client_id) for each in self.named]
 
-    def total(self) -> int:
-        return sum(self.counts.values())
-
     def told(self) -> str:
         return ", ".join(f"{count:,} of {what}" for what, count in sorted(self.counts.items()))
 

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from canopy_mqtt.files import read_file
 from canopy_mqtt.store.base import StoreError
 
 FILE: Final = "workers"
@@ -36,7 +37,7 @@ def division(folder: Path) -> Division:
     """Return how a store's folder is divided. Raises StoreError."""
     file = folder / FILE
     try:
-        words = file.read_text(encoding="ascii", errors="replace").split()
+        words = read_file(file).decode("ascii", "replace").split()
     except (FileNotFoundError, NotADirectoryError):
         return Division(1)
     except OSError as error:

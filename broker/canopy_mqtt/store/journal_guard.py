@@ -106,7 +106,7 @@ class GuardedJournal(Journal):
         return call
 
     def _tell(self, name: str, arguments: tuple[object, ...], size: i64 = 0) -> LateCall | None:
-        """Make a call, or postpone it. The calls that each message causes are spelled out, and make no tuple."""
+        """Make a call, or postpone it. Those that each message of QoS 1 causes are spelled out, and make no tuple."""
         if not self._commits.incomplete:
             try:
                 getattr(self._hook, name)(*arguments)
@@ -179,13 +179,7 @@ class GuardedJournal(Journal):
         self._tell("unsent", (client_id, delivery))
 
     def released(self, client_id: str, delivery: Delivery) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.released(client_id, delivery)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("released", (client_id, delivery))
+        self._tell("released", (client_id, delivery))
 
     def finished(self, client_id: str, delivery: Delivery) -> None:
         if not self._commits.incomplete:
@@ -200,22 +194,10 @@ class GuardedJournal(Journal):
         self._tell("restored", (client_id, delivery, number))
 
     def received(self, client_id: str, packet_id: int) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.received(client_id, packet_id)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("received", (client_id, packet_id))
+        self._tell("received", (client_id, packet_id))
 
     def completed(self, client_id: str, packet_id: int) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.completed(client_id, packet_id)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("completed", (client_id, packet_id))
+        self._tell("completed", (client_id, packet_id))
 
     def broadcast(self, message: Message) -> int:
         if not self._commits.incomplete:
@@ -228,13 +210,7 @@ class GuardedJournal(Journal):
         return call.number
 
     def passed(self, number: int, client_id: str) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.passed(number, client_id)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("passed", (number, client_id))
+        self._tell("passed", (number, client_id))
 
     def broadcast_over(self, number: int) -> None:
         self._tell("broadcast_over", (number,))

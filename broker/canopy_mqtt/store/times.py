@@ -200,9 +200,6 @@ class Times:
         """The store's time of a point of the broker's clock."""
         return when + self._offset
 
-    def broker(self) -> float:
-        return self._clock()
-
     def left(self, until: float) -> float:
         """Seconds until a point of the store's time; negative when it has passed."""
         return until - self.now()

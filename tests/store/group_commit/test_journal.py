@@ -59,29 +59,6 @@ def journal(ends: Ends) -> GroupJournal:
     return made
 
 
-def test_what_is_finished_in_its_group_leaves_no_trace(journal: GroupJournal, ends: Ends) -> None:
-    told = journal.commits_kept().journal_position
-    one = delivery()
-    one.packet_id, one.state = 1, SENT
-    journal.in_flight("c", one)
-    assert ends.ends == 0
-    journal.finished("c", one)
-    assert (ends.groups, ends.ends) == (1, 1)
-    batch = journal.take()
-    assert batch.empty()
-    assert batch.number == journal.commits_kept().journal_position == told + 2
-
-
-def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: GroupJournal) -> None:
-    journal.session_kept("d", Principal("u"), 300, 0.0)
-    journal.will_set("d", Will("w", b""), 0.0)
-    journal.subscribed("d", Subscription(any_session(), "a"), False)
-    journal.queued("d", delivery())
-    journal.received("d", 5)
-    journal.session_gone("d")
-    assert journal.take().empty()
-
-
 def test_identifiers_that_come_and_go_within_a_group_are_never_written(journal: GroupJournal) -> None:
     journal.received("c", 5)
     journal.completed("c", 5)

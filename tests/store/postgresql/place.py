@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from canopy_mqtt.store.postgresql import PostgresStore
 from tests.store.sqlite.place import Listener
 from tests.support import postgresql
+from tests.support.postgresql import Server
 
 LEASE = 1.0
 
@@ -50,6 +51,15 @@ async def kill(store: PostgresStore) -> None:
     task.cancel()
     await asyncio.wait((task,))
     store._database.drop()
+
+
+async def standbys(server: Server, change: str) -> None:
+    """SET or RESET the standbys for which a server waits, and wait until that holds."""
+    await postgresql.ask(server.url, f"ALTER SYSTEM {change}")
+    await postgresql.ask(server.url, "SELECT pg_reload_conf()")
+    names = "nobody" if change.startswith("SET") else ""
+    while await postgresql.ask(server.url, "SHOW synchronous_standby_names") != [(names,)]:
+        pass
 
 
 class Proxy:

@@ -7,6 +7,7 @@ or a time-out, at each kind of statement. A store that kept the connection would
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import asyncpg
 import pytest
@@ -14,9 +15,10 @@ import pytest
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.store.postgresql import PostgresStore
 from canopy_mqtt.store.postgresql.database import remedy
-from tests.store.postgresql.place import ask, kill, opened
+from tests.store.postgresql.place import ask, kill, opened, standbys
 from tests.store.sqlite.place import Listener, Wanted, delivery
 from tests.support import postgresql
+from tests.support.postgresql import Server
 from tests.support.waiting import until
 
 CODES = {
@@ -218,6 +220,32 @@ async def test_a_primary_that_has_become_a_standby(name: str) -> None:
     assert "it cannot be written: name the primary in store.url" in listener.reasons[0]
     await store.close()
     assert await load(name) == {"c": [b"x"]}
+
+
+@pytest.fixture
+def alone() -> Iterator[Server]:
+    """A server of the test's own."""
+    yield from postgresql.server()
+
+
+async def test_a_commit_that_is_on_no_standby_is_not_acknowledged(alone: Server) -> None:
+    """Somebody ends the wait for the standby: PostgreSQL answers as if nothing had happened, with a warning."""
+    store = await opened("canopy", url=alone.url, synchronous="full", lease_timeout=3_600.0)
+    listener, commits = told(store), store.journal.commits
+    assert commits is not None
+    await until(lambda: not store._untidy)
+    await standbys(alone, "SET synchronous_standby_names = 'nobody'")
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    while not await postgresql.ask(alone.url, cancel):
+        assert commits.committed < commits.journal_position
+    await until(lambda: listener.reasons)
+    assert "canceling wait for synchronous replication" in listener.reasons[0]
+    assert commits.committed < commits.journal_position
+    await standbys(alone, "RESET synchronous_standby_names")
+    await store.flush()
+    assert dict(store.figures())["groups"] == 1
+    await store.close()
 
 
 async def test_a_database_that_only_reads_is_named_so() -> None:

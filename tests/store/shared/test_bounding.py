@@ -122,7 +122,7 @@ async def test_a_queue_is_looked_at_once_it_has_grown(nodes: Nodes, monkeypatch:
     looked: list[list[int]] = []
 
     class Database:
-        async def clients(self, sessions: list[int]) -> list[tuple[int, str, str]]:
+        async def sweep(self, _: str, sessions: list[int]) -> list[tuple[int, str, str]]:
             looked.append(sorted(sessions))
             return []
 
@@ -182,7 +182,7 @@ async def test_what_has_moved_to_another_slot_counts(nodes: Nodes, monkeypatch: 
     bounds = QueueBounds(node, Clients(lambda _: (2, 0)))
     await fill(node, bounds, 2)
     await nodes.ask("UPDATE slots SET current = 2 RETURNING 1")
-    await node.move(0, 1)
+    await nodes.ask("SELECT move_1(0::smallint, 1)")
     await write(node, b"2", "a")
     await write(node, b"3", "a")
     await bounds.turn(Clock())

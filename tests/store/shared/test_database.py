@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -16,7 +15,7 @@ from canopy_mqtt.store.shared import opening
 from canopy_mqtt.store.shared.calls import Group, Over
 from canopy_mqtt.store.shared.database import Line, SharedDatabase, Unreachable
 from canopy_mqtt.store.shared.schema import VERSION
-from tests.store.postgresql.place import Proxy
+from tests.store.postgresql.place import Proxy, standbys
 from tests.store.postgresql.place import opened as opened_alone
 from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim, message, publish, subscribe, waiting
@@ -80,18 +79,10 @@ async def test_the_store_of_another_cluster_is_refused(nodes: Nodes) -> None:
     await refused(nodes, said, nodes.make("c", cluster="port"))
 
 
-async def test_the_tables_of_another_program_are_refused(nodes: Nodes) -> None:
-    await postgresql.ask(nodes.url, f'CREATE SCHEMA "{nodes.name}"', then="SELECT 1")
-    await postgresql.ask(nodes.url, f'CREATE TABLE "{nodes.name}".theirs ()', then="SELECT 1")
-    await refused(nodes, "has another program's tables: name another schema")
-
-
-async def test_a_newer_schema_is_refused(nodes: Nodes) -> None:
+async def test_another_version_is_refused(nodes: Nodes) -> None:
     await nodes.open("a")
     await postgresql.ask(nodes.url, f'UPDATE "{nodes.name}".cluster SET version = 99', then="SELECT 1")
-    await refused(nodes, f"is of version 99, newer than this broker's {VERSION}: run the newer broker on this node")
-    await postgresql.ask(nodes.url, f'UPDATE "{nodes.name}".cluster SET version = 1', then="SELECT 1")
-    await refused(nodes, "was made by Canopy before its first release: name another schema")
+    await refused(nodes, f"is of version 99, and this broker's is {VERSION}: run the Canopy that made it")
 
 
 async def test_a_node_that_no_living_one_could_be_linked_with_is_refused(nodes: Nodes) -> None:
@@ -139,19 +130,6 @@ async def test_a_pooler_that_does_not_take_what_is_asked_for_is_refused(nodes: N
 async def test_an_old_server_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "OLDEST", 99)
     await refused(nodes, r"is PostgreSQL \d+: a cluster needs 99 or newer")
-
-
-async def test_a_database_in_another_encoding_is_refused(nodes: Nodes) -> None:
-    name = postgresql.new_name()
-    create = f"CREATE DATABASE \"{name}\" ENCODING 'LATIN1' TEMPLATE template0"
-    await postgresql.ask(nodes.url, create)
-    url = urlsplit(nodes.url)._replace(path=f"/{name}").geturl()
-    await refused(nodes, "is a database in LATIN1: make one with ENCODING 'UTF8'", nodes.make("a", url=url))
-
-
-async def test_a_database_that_is_not_there_is_refused(nodes: Nodes) -> None:
-    url = urlsplit(nodes.url)._replace(path="/nothing").geturl()
-    await refused(nodes, "there is no such database: create it", nodes.make("a", url=url))
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -272,30 +250,6 @@ async def test_a_group_is_not_asked_again_in_the_next_incarnation(
     assert await waiting(node, owner.session) == []
 
 
-async def test_a_node_that_is_declared_dead_is_over(nodes: Nodes) -> None:
-    first, second = await nodes.open("a"), await nodes.open("b")
-    [seen, _] = await second.nodes()
-    await first.beat()
-    assert await second.declare_dead(seen) is False
-    await first.write(Group())
-    [seen, _] = await second.nodes()
-    assert await second.declare_dead(seen) is True
-    with pytest.raises(Over):
-        await first.write(Group())
-    assert [each.alive for each in await second.nodes()] == [False, True]
-    await first.join()
-    assert not (await first.write(Group())).again
-
-
-async def test_sessions_of_a_dead_node_are_released_by_another_one(nodes: Nodes) -> None:
-    first, second = await nodes.open("a"), await nodes.open("b")
-    await claim(first, "s")
-    [seen, _] = await second.nodes()
-    await second.declare_dead(seen)
-    await second.write(Group(reap=100))
-    assert await nodes.ask("SELECT node, expires_at IS NOT NULL FROM session") == [(None, True)]
-
-
 async def test_no_more_sessions_are_released_at_once_than_asked_for(nodes: Nodes) -> None:
     made = [await nodes.open(name) for name in "abc"]
     for node in made:
@@ -322,23 +276,16 @@ def alone() -> Iterator[Server]:
 async def test_a_commit_that_is_on_no_standby_is_not_acknowledged(nodes: Nodes, alone: Server) -> None:
     """PostgreSQL answers a cancelled wait as if nothing had happened, with a warning."""
     node = await nodes.open("a", url=alone.url, synchronous="full")
-    other = await asyncpg.connect(alone.url)
-    await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    await other.execute("SELECT pg_reload_conf()")
+    await standbys(alone, "SET synchronous_standby_names = 'nobody'")
     cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    # What has not read its configuration again commits without a standby.
-    while await other.fetchval("SHOW synchronous_standby_names") != "nobody":
-        pass
     group = asyncio.ensure_future(node.write(Group()))
-    while not await other.fetch(cancel):
+    while not await postgresql.ask(alone.url, cancel):
         assert not group.done()
     await until(lambda: bool(node.trouble))
     assert "canceling wait for synchronous replication" in node.trouble
     assert not group.done()
-    await other.execute("ALTER SYSTEM RESET synchronous_standby_names")
-    await other.execute("SELECT pg_reload_conf()")
+    await standbys(alone, "RESET synchronous_standby_names")
     assert (await group).again
-    await other.close()
 
 
 async def test_a_line_has_one_call_at_a_time(nodes: Nodes) -> None:

@@ -8,7 +8,6 @@ import asyncpg
 
 from canopy_mqtt.store.shared.calls import (
     ACKNOWLEDGED,
-    RELEASED,
     SENT,
     Ask,
     Change,
@@ -20,7 +19,6 @@ from canopy_mqtt.store.shared.calls import (
     Group,
     Hint,
     NewWill,
-    Owner,
     Page,
     Release,
     Subscribe,
@@ -72,14 +70,6 @@ async def test_nothing_is_kept_for_a_subscription_of_qos_0(nodes: Nodes) -> None
     assert [each.qos for each in (await node.content([owner.session]))[owner.session].subscriptions] == [0]
 
 
-async def test_messages_of_a_group_come_in_its_order(nodes: Nodes) -> None:
-    node = await nodes.open("a")
-    owner = await subscribe(node, "s", "a")
-    [known] = await node.feed()
-    await node.write(Group(publishes=[message(b"%d" % number, [known.id]) for number in range(50)]))
-    assert [row.payload for row in await waiting(node, owner.session)] == [b"%d" % number for number in range(50)]
-
-
 async def test_qos_2_of_a_clean_session_is_not_fenced(nodes: Nodes) -> None:
     node = await nodes.open("a")
     owner = await subscribe(node, "s", "a")
@@ -129,42 +119,6 @@ async def test_a_subscription_is_replaced_and_ends(nodes: Nodes) -> None:
     await node.write(Group(subscribes=[Subscribe(owner.session, owner.epoch, "a", None)], ends=["a", "b"]))
     assert [each.filter for each in (await node.content([owner.session]))[owner.session].subscriptions] == ["b"]
     assert {each.name: each.gone for each in await node.feed()} == {"a": True, "b": False}
-
-
-async def test_a_delivery_of_qos_2_goes_through_its_states(nodes: Nodes) -> None:
-    node = await nodes.open("a")
-    owner = await subscribe(node, "s", "a")
-    await publish(node, b"1", "a", qos=2)
-    [row] = await waiting(node, owner.session)
-    for state, packet_id in ((SENT, 5), (RELEASED, 0)):
-        change = Change(owner.session, owner.epoch, 0, row.id, row.slot, state, packet_id)
-        assert not (await node.write(Group(changes=[change]))).failed
-        [flying] = (await node.content([owner.session]))[owner.session].flying
-        assert (flying.state, flying.packet_id, flying.payload) == (state, 5, b"1")
-    await node.write(Group(changes=[Change(owner.session, None, 0, row.id, row.slot, ACKNOWLEDGED)]))
-    assert await waiting(node, owner.session) == []
-
-
-async def test_what_another_node_has_claimed_is_lost(nodes: Nodes) -> None:
-    first, second = await nodes.open("a"), await nodes.open("b")
-    owner = await subscribe(first, "s", "a")
-    await publish(first, b"1", "a", qos=2)
-    [row] = await waiting(first, owner.session)
-    taken = await claim(second, "s")
-    assert (taken.session, taken.epoch, taken.present) == (owner.session, owner.epoch + 1, True)
-    written = await first.write(
-        Group(
-            publishes=[message(b"2", [], session=owner.session, epoch=owner.epoch, qos=2, packet_id=1)],
-            completions=[Completion(owner.session, owner.epoch, 1)],
-            subscribes=[Subscribe(owner.session, owner.epoch, "b", 1)],
-            changes=[Change(owner.session, owner.epoch, 0, row.id, row.slot, SENT, 5)],
-            releases=[Release(owner.session, owner.epoch)],
-        )
-    )
-    assert written.lost == {Owner(owner.session, owner.epoch)}
-    content = (await second.content([owner.session]))[owner.session]
-    assert ([each.filter for each in content.subscriptions], content.received, content.flying) == (["a"], [], [])
-    assert await nodes.ask("SELECT node FROM session") == [(second.node,)]
 
 
 async def test_a_session_expires_after_its_release(nodes: Nodes) -> None:
@@ -256,16 +210,6 @@ async def test_the_current_slot_is_not_emptied(nodes: Nodes) -> None:
         await nodes.ask("SELECT change_slot_1(0)")
     # The slot that is not empty is not written into again.
     assert await nodes.ask("SELECT current FROM slots") == [(SLOTS - 1,)]
-
-
-async def test_filters_of_a_node_are_read_once(nodes: Nodes) -> None:
-    first, second = await nodes.open("a"), await nodes.open("b")
-    await subscribe(first, "s", "a", "b")
-    assert {each.name for each in await second.feed()} == {"a", "b"}
-    assert await second.feed() == []
-    await subscribe(second, "t", "b", "c")
-    assert [each.name for each in await first.feed() if each.name == "c"] == ["c"]
-    assert [each.name for each in await second.feed()] == ["c"]
 
 
 MANY: Final = 2_000

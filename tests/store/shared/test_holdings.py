@@ -12,7 +12,6 @@ from canopy_mqtt.core.accounts import FILTERS, SESSIONS
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import Suback, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.routing.session_table import SESSION_BYTES
 from canopy_mqtt.store.shared import holdings
 from canopy_mqtt.store.shared.schema import FILTER_BYTES
 from tests.core.harness import Client
@@ -165,4 +164,3 @@ async def test_an_account_without_clients_is_charged_for_a_minute(
     await watched.turn(lambda: 4.0 + holdings.REMEMBERED)
     assert account.held[SESSIONS] == 0
     assert ACCOUNT not in here.router.accounts.by_name
-    assert SESSION_BYTES > 0

@@ -128,17 +128,24 @@ def claims_leave_out_whom_a_group_has_locked(script: Script) -> None:
 
 def a_group_is_fenced_by_a_claim(script: Script) -> None:
     owner = script.n1.subscriber("s")
+    script.n1.write(script.n1.publish(0, qos=2, owner=owner, pid=7))
+    [key] = script.rows("delivery")
     claim = script.n2.start_claim("s")
     script.go(claim, "commit")
     writer = script.n1.begin(
-        script.n1.publish(1, qos=2, owner=owner), script.n1.publish(2), subscribe(owner, "b"), release(owner)
+        script.n1.publish(1, qos=2, owner=owner),
+        script.n1.publish(2),
+        {"kind": "complete", "pid": 7, "fence": True, **owner},
+        change("sent", owner, key, pid=3),
+        subscribe(owner, "b"),
+        release(owner),
     )
     script.go(writer)
     assert script.waits(writer)
     script.go(claim)
     out = script.go(writer)
     assert out["lost"] == {(owner["sid"], owner["epoch"])}
-    assert [msg["n"] for msg in script.rows("message").values()] == [2]
+    assert [msg["n"] for msg in script.rows("message").values()] == [0, 2]
     assert script.rows("session")[owner["sid"]]["node"] == "n2"
 
 

@@ -10,14 +10,13 @@ import pytest
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.persistence.commits import Waiter
-from canopy_mqtt.core.persistence.journal import DeliveryRecord, Journal, MessageRecord, SessionRecord
+from canopy_mqtt.core.persistence.journal import DeliveryRecord, Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues import delivery as states
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
-from canopy_mqtt.store.memory import MemoryStore
 from canopy_mqtt.store.shared.calls import (
     ACKNOWLEDGED,
     RELEASED,
@@ -51,9 +50,9 @@ def a_delivery(record: int = ID, qos: int = 2) -> Delivery:
     return made
 
 
-def subscription(topic_filter: str = "a/+") -> Subscription:
+def subscription(topic_filter: str = "a/+", qos: int = 1) -> Subscription:
     made = Subscription(Session("s", 0, 0, Counters()), topic_filter)
-    made.agree(SubscriptionRequest(topic_filter, 1, True, True, 2), 9, 2)
+    made.agree(SubscriptionRequest(topic_filter, qos, True, True, 2), 9, 2)
     return made
 
 
@@ -149,98 +148,49 @@ def test_what_waits_while_the_database_is_away_is_bounded() -> None:
     assert not commits.refuses(False)
 
 
-def plain(record: SessionRecord) -> dict[str, Any]:
-    """What a record says."""
-
-    def of(delivery: DeliveryRecord) -> tuple[Any, ...]:
-        kept = delivery.message
-        return (
-            None if kept is None else fields(kept), delivery.qos, delivery.retain, delivery.identifiers,
-            delivery.packet_id, delivery.state, delivery.attempts,
-        )  # fmt: skip
-
-    def fields(kept: MessageRecord) -> tuple[Any, ...]:
-        return kept.topic, kept.payload, kept.qos, kept.retain, kept.properties, kept.expires_in, kept.publisher
-
-    return {
-        "client": record.client_id,
-        "expiry": record.expiry_interval,
-        "user": record.principal.user_name,
-        "subscriptions": sorted(
-            (
-                each.request.topic_filter, each.request.qos, each.request.no_local, each.request.retain_as_published,
-                each.request.retain_handling, each.identifier, each.streaming,
-            )
-            for each in record.subscriptions
-        ),
-        "received": sorted(record.received),
-        "deliveries": [of(each) for each in record.deliveries],
-    }  # fmt: skip
-
-
-async def test_a_session_comes_back_as_a_store_of_one_broker_has_it(nodes: Nodes) -> None:
-    """Subscriptions, packet identifiers, and deliveries in each state."""
+async def test_what_a_session_has_comes_back(nodes: Nodes) -> None:
+    """Subscriptions with their options, packet identifiers, and deliveries in flight."""
     node = await nodes.open("a")
     owner = await claim(node, "s")
     noted: list[Noted] = []
-    journal, memory = SharedJournal(lambda what, _: noted.append(what)), MemoryStore()
-    await memory.open(lambda: 1.0)
+    journal = SharedJournal(lambda what, _: noted.append(what))
     keys = journal.kept["s"] = Kept(Owner(owner.session, owner.epoch), True, lambda: None)
 
     async def write() -> None:
-        await node.feed()
         written = await node.write(Group.of(noted))
         noted.clear()
         assert not written.rematch
         assert not written.failed | written.lost
 
-    both: tuple[Journal, ...] = (journal, memory.journal)
-    memory.journal.session_kept("s", Principal("u", client_id="s"), 300, 0.0)
-    wanted = Subscription(Session("s", 0, 0, Counters()), "t/#")
-    wanted.agree(SubscriptionRequest("t/#", 2, False, True, 1), 9, 2)
-    for each in both:
-        each.subscribed("s", subscription(), False)
-        each.subscribed("s", wanted, False)
-        each.subscribed("s", subscription("b"), False)
+    journal.subscribed("s", subscription("t/+", 2), False)
     await write()
-    for each in both:
-        each.unsubscribed("s", "b")
-        each.received("s", 11)
-        each.received("s", 12)
-    for packet_id in (11, 12):
-        journal.note(publish(message(), keys.owner, packet_id, 0.0))
+    [known] = await node.feed()
+    journal.note(publish(message(), keys.owner, PACKET, 0.0))
+    for payload in (b"1", b"2"):
+        journal.note(publish(message(payload), None, 0, 0.0)._replace(filters=[known.id]))
     await write()
+    sent: list[Delivery] = []
+    for packet_id, row in enumerate(await waiting(node, owner.session), 1):
+        sent.append(delivery_record(row, keys.number(row)).queued(1.0))
+        journal.restored("s", sent[-1], row.id)
+        sent[-1].packet_id, sent[-1].state = packet_id, states.SENT
+        journal.in_flight("s", sent[-1])
+    await write()
+    journal.released("s", sent[1])
+    await write()
+    content = (await node.content([owner.session]))[owner.session]
+    found = session_record("s", 300, Principal("u"), content, keys.number)
+    assert (found.client_id, found.expiry_interval, found.principal.user_name) == ("s", 300, "u")
+    [one] = found.subscriptions
+    asked = SubscriptionRequest("t/+", 2, True, True, 2)
+    assert (one.request, one.identifier, one.streaming, found.received) == (asked, 9, False, [PACKET])
+    flying = [(*of(each), each.packet_id, each.state, each.attempts) for each in found.deliveries]
+    assert flying == [(b"1", 2, True, (9,), 1, states.SENT, 1), (None, 2, True, (9,), 2, states.RELEASED, 1)]
+    kept = found.deliveries[0].message
+    assert kept is not None
+    assert (kept.topic, kept.qos, kept.retain) == (b"t/\xc3\xa4", 2, True)
+    assert (kept.properties, kept.expires_in, kept.publisher) == (b"\x03\x00\x01y", None, "p")
 
-    # Messages for it, as they are read, and as another broker's session has them.
-    [[number]] = await nodes.ask("SELECT id FROM filter WHERE name = 't/#'")
-    sent = [message(b"%d" % each, qos) for each, qos in enumerate((2, 2, 2, 1))]
-    for each_message in sent:
-        journal.note(publish(each_message, None, 0, 0.0)._replace(filters=[number]))
-    await write()
-    deliveries: list[list[Delivery]] = [[], []]
-    for row in await waiting(node, owner.session):
-        for told, made in zip(both, deliveries, strict=True):
-            made.append(delivery_record(row, keys.number(row)).queued(1.0))
-            told.restored("s", made[-1], row.id) if told is journal else told.queued("s", made[-1])
-    for told, (first, second, third, last) in zip(both, deliveries, strict=True):
-        for packet_id, each_delivery in enumerate((first, second, third), 1):
-            each_delivery.packet_id, each_delivery.state = packet_id, states.SENT
-            told.in_flight("s", each_delivery)
-        told.finished("s", last)
-    await write()
-    for told, (_, second, third, _) in zip(both, deliveries, strict=True):
-        told.completed("s", 11)
-        told.released("s", second)
-        told.released("s", third)
-    await write()
-    for told, (_, _, third, _) in zip(both, deliveries, strict=True):
-        told.finished("s", third)
-    await write()
 
-    [expected] = (await memory.load()).sessions
-    found = session_record(
-        "s", 300, Principal("u", client_id="s"), (await node.content([owner.session]))[owner.session], keys.number
-    )
-    assert plain(found) == plain(expected)
-    assert [each.state for each in found.deliveries] == [states.SENT, states.RELEASED]
-    await memory.close()
+def of(record: DeliveryRecord) -> tuple[bytes | None, int, bool, tuple[int, ...]]:
+    return None if record.message is None else record.message.payload, record.qos, record.retain, record.identifiers

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest
-
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBREC
 from tests.core.harness import Client
 from tests.store.shared.brokers import Broker, client_of, connect, publish, subscribe
-from tests.store.shared.nodes import Nodes, declare_dead
+from tests.store.shared.nodes import declare_dead
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def brokers(nodes: Nodes) -> AsyncIterator[list[Broker]]:
-    """Two nodes."""
-    made: list[Broker] = []
-    for name in "ab":
-        await Broker(made, await nodes.open(name)).open()
-    yield made
-    for each in made:
-        each.linked = False
-        await each.store.close()
 
 
 async def finds_a_session(client: Client, broker: Broker, expiry: int) -> bool:

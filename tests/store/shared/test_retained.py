@@ -12,7 +12,7 @@ from tests.core.harness import Client
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of, rows, subscribe
 from tests.store.shared.nodes import Nodes
-from tests.store.shared.place import claim, message
+from tests.store.shared.place import message
 from tests.support.waiting import until
 
 
@@ -95,17 +95,8 @@ async def test_one_that_has_expired_is_at_no_node_and_goes(nodes: Nodes, brokers
         "t": None,
         "z": b"1",
     }
-    assert await database.forget_retained(100) == 1
+    await database.sweep("SELECT forget_retained_1(100)")
     assert await rows(nodes, "retained") == 1
-
-
-async def test_an_old_one_of_a_client_that_is_elsewhere_does_not_count(nodes: Nodes, brokers: list[Broker]) -> None:
-    first = await claim(brokers[0].store.running.database, "p")
-    await client_of(brokers[1], "p")
-    stale = message(b"1", [], topic="t", retained=True, session=first.session, epoch=first.epoch)
-    written = await brokers[0].store.running.database.write(Group(publishes=[stale]))
-    assert len(written.lost) == 1
-    assert await rows(nodes, "retained") == 0
 
 
 async def test_what_gives_way_does_so_only_in_place_of_itself(nodes: Nodes, brokers: list[Broker]) -> None:

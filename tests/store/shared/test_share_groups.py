@@ -190,7 +190,7 @@ async def test_a_group_ends_with_its_last_member(nodes: Nodes, brokers: list[Bro
     await until(lambda: got(again) == [b"1"])
 
 
-async def test_an_operator_does_not_end_the_queue_of_a_group(brokers: list[Broker]) -> None:
+async def test_an_operator_ends_a_session_and_not_the_queue_of_a_group(brokers: list[Broker]) -> None:
     here, there = brokers
     one, publisher = await member(here, "m1"), await client_of(there, "p")
     reports = there.store.reports
@@ -199,3 +199,6 @@ async def test_an_operator_does_not_end_the_queue_of_a_group(brokers: list[Broke
     assert not await reports.end_session(JOBS)
     await publish(publisher, b"1")
     await until(lambda: got(one) == [b"1"])
+    assert here.store.reports is not None
+    assert await here.store.reports.end_session("m1")
+    assert one.closed

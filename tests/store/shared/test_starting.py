@@ -9,31 +9,15 @@ from contextlib import suppress
 import pytest
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.store.base import StoreError, StoreListener
+from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.shared import running, store
 from canopy_mqtt.store.shared.database import SharedDatabase
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of
 from tests.store.shared.nodes import Nodes, declare_dead
+from tests.store.sqlite.place import Listener
 from tests.support.waiting import until
-
-
-class Heard(StoreListener):
-    """Hears of failures, and of what an operator should know."""
-
-    def __init__(self) -> None:
-        self.failures: list[str] = []
-        self.noticed_lines: list[str] = []
-
-    def failed(self, reason: str) -> None:
-        self.failures.append(reason)
-
-    def recovered(self) -> None:
-        self.failures.append("")
-
-    def noticed(self, line: str) -> None:
-        self.noticed_lines.append(line)
 
 
 @pytest.fixture
@@ -96,12 +80,12 @@ async def test_a_node_waits_for_its_database(nodes: Nodes, proxy: Proxy, monkeyp
     """With one line in the log, however long it takes."""
     monkeypatch.setattr(store, "UNREACHED", 0.01)
     broker = Broker([], nodes.make("a", url=await proxy.start()))
-    broker.store.listener = heard = Heard()
+    broker.store.listener = heard = Listener()
     proxy.open = False
     opening = asyncio.create_task(broker.open())
     await until(lambda: proxy.connections >= 3)
     assert not opening.done()
-    [line] = heard.noticed_lines
+    [line] = heard.notices
     assert line.startswith("this node begins to serve once it has its database: postgresql://")
     proxy.open = True
     await opening
@@ -122,7 +106,7 @@ async def test_a_node_that_another_process_has_replaced_leaves_it_alone_for_a_wh
     monkeypatch.setattr(running, "FIRST_PAUSE", 0.05)
     broker = Broker([], nodes.make("a"))
     await broker.open()
-    broker.store.listener = heard = Heard()
+    broker.store.listener = heard = Listener()
     node = broker.store.running
     pauses = []
     for _ in range(3):
@@ -135,11 +119,11 @@ async def test_a_node_that_another_process_has_replaced_leaves_it_alone_for_a_wh
         refused.connect(clean=False, expiry=300)
         assert refused.connack.reason_code == reason_codes.SERVER_UNAVAILABLE
         broker.store.second(0.0, blocked=False)
-        assert heard.failures[-1] == store.REPLACED
+        assert heard.reasons[-1] == store.REPLACED
         await until(lambda first=first: node.node.joined not in (None, first))  # type: ignore[misc]
     assert pauses == [0.05, 0.1, 0.2]
     await client_of(broker, "s")
-    await until(lambda: heard.failures[-1] == "")
+    await until(lambda: heard.recoveries)
     await broker.store.close()
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Publish
-from canopy_mqtt.store.base import StoreError, StoreListener
+from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.shared.calls import End
 from canopy_mqtt.store.shared.store import OVER
 from tests.core.harness import bag
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
 from tests.store.shared.nodes import Nodes, declare_dead
+from tests.store.sqlite.place import Listener
 from tests.support.waiting import until
 
 
@@ -187,25 +188,6 @@ async def test_a_group_that_a_dead_node_was_writing_is_written_once(
     assert client.payloads() == [b"0", b"1", b"2"]
 
 
-async def test_a_killed_node_loses_nothing(nodes: Nodes, brokers: list[Broker]) -> None:
-    """Neither what waited there, nor what it had acknowledged."""
-    here, there = brokers
-    client, publisher = await client_of(here, "s"), await client_of(here, "p")
-    await subscribe(client, "a")
-    client.answering = False
-    for payload in (b"1", b"2", b"3"):
-        await publish(publisher, payload)
-    await here.kill()
-    await connect(client, there)
-    assert client.connack.session_present
-    await connect(publisher, there)
-    await publish(publisher, b"4")
-    await until(lambda: client.inbox and client.inbox[-1].payload == b"4")
-    assert [each.payload for each in client.inbox[-4:]] == [b"1", b"2", b"3", b"4"]
-    client.answering = True
-    await until_empty(nodes, "delivery")
-
-
 async def test_the_acknowledgements_of_a_session_that_is_elsewhere_never_go(brokers: list[Broker]) -> None:
     """A node that has not heard of it finds out by its next group."""
     here, there = brokers
@@ -314,7 +296,7 @@ async def test_a_client_whose_queue_is_full_is_not_read_for(nodes: Nodes) -> Non
 async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: list[Broker]) -> None:
     """What a client without a durable session has published meanwhile is kept, and acknowledged by the next group."""
     here, there = brokers
-    here.store.listener = heard = Heard()
+    here.store.listener = heard = Listener()
     durable, live = await client_of(here, "p"), await client_of(here, "live", clean=True, expiry=0)
     client = await client_of(there, "s")
     await subscribe(client, "a")
@@ -324,7 +306,7 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
     assert durable.end == reason_codes.USE_ANOTHER_SERVER
     assert durable.acks(PUBACK) == []
     assert not live.closed
-    assert heard.lines == [OVER]
+    assert heard.notices == [OVER]
     await until(lambda: client.payloads() == [b"1"])
     await connect(durable, here)
     assert durable.connack.session_present
@@ -336,7 +318,7 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
 async def test_what_the_database_refuses_is_dropped_alone(nodes: Nodes, brokers: list[Broker], expiry: int) -> None:
     """All else of its group is written, in its order. Its client is disconnected, and not told that it is kept."""
     here, there = brokers
-    here.store.listener = heard = Heard()
+    here.store.listener = heard = Listener()
     client, publisher = await client_of(there, "s"), await client_of(here, "p")
     refused = await client_of(here, "r", clean=expiry == 0, expiry=expiry)
     await subscribe(client, "a")
@@ -355,7 +337,7 @@ async def test_what_the_database_refuses_is_dropped_alone(nodes: Nodes, brokers:
     assert refused.end == reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
     assert refused.acks(PUBACK) == []
     assert dict(here.store.figures())["refused"] == 1
-    assert [line for line in heard.lines if line.startswith('a change of the client "r" cannot be kept')]
+    assert [line for line in heard.notices if line.startswith('a change of the client "r" cannot be kept')]
     refused.outgoing = {}  # a client that sent it again would be disconnected again
     await connect(refused, here, clean=expiry == 0, expiry=expiry)
     await publish(refused, b"goes on")
@@ -385,34 +367,18 @@ async def test_a_claim_that_was_given_up_takes_no_session(nodes: Nodes, proxy: P
         await each.store.close()
 
 
-class Heard(StoreListener):
-    """Hears of failures."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def failed(self, reason: str) -> None:
-        self.lines.append(reason)
-
-    def recovered(self) -> None:
-        self.lines.append("")
-
-    def noticed(self, line: str) -> None:
-        self.lines.append(line)
-
-
 async def test_a_node_without_its_database_serves_clean_clients(nodes: Nodes, proxy: Proxy) -> None:
     """Durable ones are refused, and told to go elsewhere once it has been away for long; publishes wait."""
     broker = Broker([], await nodes.open("a", url=await proxy.start()))
     await broker.open()
-    broker.store.listener = heard = Heard()
+    broker.store.listener = heard = Listener()
     durable, live = await client_of(broker, "s"), await client_of(broker, "live", clean=True, expiry=0)
     await subscribe(durable, "a")
     await until(lambda: broker.store.node.filters.match("a"))
     await proxy.close()
     packet = live.publish("a", b"1", 1)
-    await until(lambda: heard.lines)
-    assert "cannot be reached" in heard.lines[0] or "refused" in heard.lines[0]
+    await until(lambda: heard.reasons)
+    assert "cannot be reached" in heard.reasons[0] or "refused" in heard.reasons[0]
     refused = broker.idle("t")
     await connect(refused, broker)
     assert refused.connack.reason_code == reason_codes.SERVER_UNAVAILABLE

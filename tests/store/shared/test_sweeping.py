@@ -172,7 +172,7 @@ async def test_a_slot_that_another_node_moves_is_left_to_it(nodes: Nodes, clock:
     other = await asyncpg.connect(nodes.url, server_settings={"search_path": nodes.name})
     async with other.transaction():
         assert await other.fetchval("SELECT is_sweeper()")
-        assert await node.move(0, 10) is None
+        assert await nodes.ask("SELECT move_1(0::smallint, 10)") == [(None,)]
         await Sweeper(node, clock, unused).turn()
         assert await slots(nodes) == (2, {0})
     await other.close()
@@ -212,8 +212,7 @@ async def test_what_has_expired_while_it_waited_long_is_deleted(nodes: Nodes, cl
     sent = (await waiting(node, owner.session))[0]
     await node.write(Group(changes=[Change(owner.session, owner.epoch, 0, sent.id, sent.slot, SENT, 1)]))
     await nodes.ask("UPDATE slots SET current = 1 RETURNING 1")
-    while await node.move(0, 100):
-        pass
+    await nodes.ask("SELECT move_1(0::smallint, 100)")
     sweeper = Sweeper(node, clock, unused)
     clock.now += CLEAN_SECONDS
     await sweeper.turn()

@@ -32,26 +32,6 @@ def made(store: SqliteStore) -> Router:
     return router
 
 
-async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path: Path) -> None:
-    """Nor who had it and has ended, and whose client is back."""
-    store = await opened(tmp_path)
-    router = made(store)
-    router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
-    router.budget.begin(1)
-    router.fanout.broadcasts.step(router.budget)
-    router.end_session(router.sessions["c0"], 1.0)
-    for client_id in ("c0", "late"):
-        session = Session(client_id, 100, 1_000_000, router.counters)
-        session.expiry_interval = 1_000
-        router.session_table.add(session)
-        session.keep(store.journal)
-        router.subscribe(session, "", "#", Request("#", 2), 0)
-    await store.flush()
-    [broadcast] = (await store.load()).broadcasts
-    assert broadcast.passed == {"c0", "late"}
-    await store.close()
-
-
 async def test_numbers_go_on_above_those_of_what_was_on_its_way(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     store.journal.session_kept("c", Principal("u"), 300, 0.0)

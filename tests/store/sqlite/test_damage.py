@@ -24,7 +24,7 @@ from canopy_mqtt.store.sqlite import rebuilding
 from canopy_mqtt.store.sqlite.opening import FILE, open_store
 from canopy_mqtt.store.sqlite.reading import discard, discard_deliveries, read, read_on_disk
 from canopy_mqtt.store.tools.verifying import verify
-from tests.store.sqlite.place import Listener, Wanted, opened
+from tests.store.sqlite.place import Listener, opened
 from tests.store.tools.test_commands import canopy
 from tests.support.runs import FEWEST, LONG
 from tests.support.sessions import any_session
@@ -266,35 +266,6 @@ def change(directory: Path, statement: str) -> None:
     db.close()
 
 
-async def test_what_was_damaged_on_disk_alone_is_lost_alone(whole: Path, tmp_path: Path) -> None:
-    """It is found when it is read back, and the session goes on with what is behind it."""
-    directory = await asyncio.to_thread(copy, whole, tmp_path / "s")
-    store = await opened(directory, synchronous="off")
-    saved = await store.load()
-    page = saved.sessions[0].pages[0]
-    await asyncio.to_thread(
-        change_beside, directory, f"UPDATE delivery SET payload = x'00' WHERE number = {page.first}"
-    )
-    fetch = Wanted(page.first, page.last, page.messages)
-    store.journal.fetch("client-0", fetch)
-    await until(lambda: fetch.records)
-    assert [each.message and each.message.payload for each in fetch.records] == [
-        payload(f"paged 0 {number}") for number in range(1, 6)
-    ]
-    assert isinstance(store.listener, Listener)
-    [damage] = store.listener.damages
-    assert (damage.what, damage.client_id, damage.topic) == ("delivery", "client-0", "t/paged 0 0")
-    await store.close()
-
-
-def change_beside(directory: Path, statement: str) -> None:
-    """While a broker runs."""
-    db = sqlite3.connect(directory / FILE)
-    db.execute(statement)
-    db.commit()
-    db.close()
-
-
 def ruin(directory: Path) -> None:
     """A page with retained messages is none any more."""
     data = bytearray((directory / FILE).read_bytes())
@@ -416,13 +387,6 @@ class TestCommands:
         assert (tmp_path / "s" / "canopy.db-wal").stat().st_size > 0
         assert "lost" not in canopy("salvage", tmp_path / "s", tmp_path / "new")
         assert look(tmp_path / "new")[0].retained == {b"r": b"last"}
-
-    def test_verify_names_each_damaged_row(self, whole: Path, tmp_path: Path) -> None:
-        directory = copy(whole, tmp_path / "s")
-        change(directory, "UPDATE retained SET payload = x'00' WHERE topic IN ('retained/5', 'retained/6')")
-        told = canopy("verify", directory, code=1)
-        assert "retained 'retained/5': its checksum is another\nretained 'retained/6': its checksum" in told
-        assert "2 faults" in told
 
 
 async def killed(directory: Path) -> None:

@@ -114,6 +114,7 @@ async def test_a_damaged_row_costs_itself_alone(tmp_path: Path, damage: str) -> 
     assert [record.number for record in fetch.records] == [1, 3]
     assert isinstance(store.listener, Listener)
     assert store.listener.counts == {"delivery": 1}
+    assert [each.client_id for each in store.listener.damages] == ["c"]
     await store.close()
     # The row is gone from the file, and it alone: the next broker finds nothing to tell.
     assert await asyncio.to_thread(lambda: list(verify(tmp_path))) == []

@@ -281,12 +281,12 @@ def test_a_store_with_something_in_it_is_not_filled(filled: Path, tmp_path: Path
         ("INSERT INTO gone_session SELECT id, 0 FROM session", "session 'away' has ended, and is there"),
         ("UPDATE delivery SET packet_id = 1 WHERE state > 0", "packet identifier 1 is in flight to 'away' more than"),
         ("UPDATE retained SET topic = 'a/+' WHERE rowid = 1", "retained 'a/+': topic cannot be: topic name holds"),
+        ("UPDATE retained SET payload = x'00' WHERE rowid = 1", "retained 'r/1': its checksum is another"),
         ("UPDATE retained SET payload = 'text' WHERE rowid = 1", "retained 'r/1': payload holds no bytes"),
         ("UPDATE delivery SET state = 9 WHERE number = 3", "delivery 3: state is not between 0 and 2"),
         ("UPDATE delivery SET topic = NULL WHERE number = 3", "delivery 3: has no message"),
         ("UPDATE session SET principal = 'x'", "principal makes no sense"),
-        ("ALTER TABLE session DROP COLUMN principal", "session: its column principal is missing"),
-        ("ALTER TABLE delivery DROP COLUMN payload", "delivery: its column payload is missing"),
+        ("ALTER TABLE delivery DROP COLUMN payload", "its tables are not those of its version"),
         ("DROP INDEX subscription_over; PRAGMA writable_schema = ON; DELETE FROM sqlite_schema WHERE name = 'received'",
          "never used"),
     ],
@@ -319,14 +319,6 @@ def test_a_session_that_ended_in_no_year_is_told_of(filled: Path) -> None:
     assert "longest away: 'away', since 1e+300 s" in canopy("info", filled)
 
 
-def test_a_damaged_page(filled: Path) -> None:
-    file = filled / "canopy.db"
-    content = bytearray(file.read_bytes())
-    content[4096 * 3 : 4096 * 5] = b"\xa5" * 8192
-    file.write_bytes(content)
-    assert canopy("verify", filled, code=1)
-
-
 def test_a_salvaged_store_has_no_empty_pages(filled: Path, tmp_path: Path) -> None:
     damage(
         filled,
@@ -357,6 +349,9 @@ def test_a_file_that_is_none_of_ours(tmp_path: Path, command: str) -> None:
     (tmp_path / "canopy.db").unlink()
     damage(tmp_path, "CREATE TABLE x (y)")
     assert "is not a store of Canopy" in canopy(command, tmp_path, code=1)
+    (tmp_path / "canopy.db").unlink()
+    os.mkfifo(tmp_path / "canopy.db")
+    assert "cannot be read (it is a FIFO (named pipe), and no file)" in canopy(command, tmp_path, code=1)
 
 
 def test_what_is_exported_overwrites_nothing(filled: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ STALL_TIMEOUT: Final = 10.0
 """Seconds without an outcome of the group that is being written, after which writing counts as failed."""
 
 
-class GroupCommitter:
+class GroupCommitter(JournalListener):
     """Commits the groups of one store, whose journal it owns."""
 
     def __init__(
@@ -65,7 +65,7 @@ class GroupCommitter:
         self._window = window
         self._size = size
         self._stall_timeout = stall_timeout
-        self.journal = GroupJournal(times, _CommitterAsListener(self), size, pages)
+        self.journal = GroupJournal(times, self, size, pages)
         self._commits = self.journal.commits_kept()
         self.fetches = Fetches(self._commits, medium, self.notice, self.damaged)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,39 +130,32 @@ class GroupCommitter:
         number = self._commits.journal_position
         # Acknowledged deliveries, too, go from there, for which nobody waits.
         while self._filed < number:
-            loop = self._loop
-            if loop is None:
-                raise StoreError("the store is closed")
-            if self._commits.incomplete:
+            if self._commits.incomplete and self._loop is not None:
                 raise StoreError("changes could not be noted: see the log for the error")
-            outcome: asyncio.Future[str] = loop.create_future()
-            self._flushing.append(outcome)
-            if self._retry is not None:
-                self._retry.cancel()
-                self._try_again()
-            elif self._air is None:
-                self._end_group()
-            reason = await outcome
-            if reason:
-                raise StoreError(reason)
+            await self._outcome(self._end_group)
 
     async def finish(self) -> None:
         """Flush, and note how the clocks stand: the broker stops. Raises StoreError."""
-        if not self._clocks_watched:
-            await self.flush()
-            return
-        self._times.want_note()
+        if self._clocks_watched:
+            self._times.want_note()
         await self.flush()
-        while (loop := self._loop) is not None and self._times.see():
-            outcome: asyncio.Future[str] = loop.create_future()
-            self._flushing.append(outcome)
-            if self._retry is not None:
-                self._retry.cancel()
-                self._try_again()
-            else:
-                self.beat()
-            if reason := await outcome:
-                raise StoreError(reason)
+        while self._clocks_watched and self._loop is not None and self._times.see():
+            await self._outcome(self.beat)
+
+    async def _outcome(self, begin: Callable[[], None]) -> None:
+        """Wait for the next outcome of a group. `begin` one, unless one is being written. Raises StoreError."""
+        loop = self._loop
+        if loop is None:
+            raise StoreError("the store is closed")
+        outcome: asyncio.Future[str] = loop.create_future()
+        self._flushing.append(outcome)
+        if self._retry is not None:
+            self._retry.cancel()
+            self._try_again()
+        elif self._air is None:
+            begin()
+        if reason := await outcome:
+            raise StoreError(reason)
 
     def waiting(self) -> int:
         return self._commits.journal_position - self._commits.committed
@@ -172,6 +165,9 @@ class GroupCommitter:
         return self._air is not None
 
     # -- groups --------------------------------------------------------------------------------------------------------
+
+    def fetch(self, session: int, fetch: Fetch) -> None:
+        self.fetches.want(session, fetch)
 
     def begun(self) -> None:
         loop = self._loop
@@ -397,22 +393,3 @@ class GroupCommitter:
         for outcome in flushing:
             if not outcome.done():
                 outcome.set_result(reason)
-
-
-class _CommitterAsListener(JournalListener):
-    """Passes the journal's calls on to the committer."""
-
-    def __init__(self, committer: GroupCommitter) -> None:
-        self._committer = committer
-
-    def begun(self) -> None:
-        self._committer.begun()
-
-    def due(self) -> None:
-        self._committer.due()
-
-    def eased(self) -> None:
-        self._committer.eased()
-
-    def fetch(self, session: int, fetch: Fetch) -> None:
-        self._committer.fetches.want(session, fetch)

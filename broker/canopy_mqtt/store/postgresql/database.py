@@ -85,6 +85,7 @@ class Database:
         self.node = node
         self._synchronous = synchronous
         self._connection: Any = None
+        self._warning = ""
 
     @property
     def place(self) -> str:
@@ -96,7 +97,7 @@ class Database:
     async def connection(self) -> Any:
         """An open connection; the one before, if it is open still."""
         if self._connection is None or self._connection.is_closed():
-            milliseconds = str(round(self.timeout * 1000))
+            milliseconds, self._warning = str(round(self.timeout * 1000)), ""
             self._connection = await asyncpg.connect(
                 self.url,
                 timeout=self.timeout,
@@ -118,7 +119,19 @@ class Database:
                     "synchronous_commit": SYNCHRONOUS[self._synchronous],
                 },
             )
+            self._connection.add_log_listener(self._warned)
         return self._connection
+
+    def _warned(self, connection: Any, message: Any) -> None:
+        del connection
+        if message.severity_en == "WARNING":
+            self._warning = message.message
+
+    def _check_warnings(self) -> None:
+        """Raise ConnectionError if PostgreSQL has warned, as it does where a commit is on no standby: somebody has
+        ended the wait for it, such as `statement_timeout`."""
+        if self._warning:
+            raise ConnectionError(self._warning)
 
     def begun(self) -> Any:
         """The connection that is in a transaction. Raises ConnectionError: it is not, and a new one would not be."""
@@ -213,6 +226,7 @@ class Database:
         """Commit the transaction of a group. After an error its outcome is unknown until `claim` finds out."""
         if await self.begun().execute("COMMIT") != "COMMIT":
             raise ConnectionError("the transaction was rolled back")
+        self._check_warnings()
         self.group += 1
         self._renew()
 
@@ -228,6 +242,7 @@ class Database:
         connection = await self.connection()
         if await connection.fetchval(RENEW, self.epoch, self.lease_timeout, timeout=self.timeout) is None:
             return False
+        self._check_warnings()
         self._renew()
         return True
 

@@ -7,7 +7,8 @@ or of another version, is never written to.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.group_commit.records import MAX_NUMBER
@@ -18,6 +19,10 @@ from canopy_mqtt.store.times import Note
 OTHERS: Final = (
     "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 LIMIT 1"
 )
+FOREIGN: Final = {
+    "cluster": "has the sessions that the nodes of a cluster share: name another schema (store.name), or the cluster "
+    "(cluster.name)"
+}
 NUMBERS: Final = (
     "SELECT greatest((SELECT max(id) FROM session), (SELECT max(id) FROM gone_session), 0),"
     " greatest((SELECT max(number) FROM delivery), (SELECT max(id) FROM broadcast),"
@@ -63,46 +68,53 @@ async def _let_go(database: Database, taken: bool) -> None:
         database.drop()
 
 
-async def _make(database: Database) -> None:
-    """Make the schema and its tables, all or none, unless they are there. Of two brokers one makes them."""
-    connection = await database.connection()
+async def make_schema(
+    connection: Any, name: str, place: str, *, mark: str, foreign: Mapping[str, str], statements: Iterable[str]
+) -> bool:
+    """Make a schema and its tables within a transaction, unless the table `mark` is there; of several brokers that come
+    at once, one makes them. `place`: for people; `foreign`: why it is refused, by tables that others make.
+
+    Returns:
+        Whether it was made.
+
+    Raises:
+        StoreError: it has others' tables, or the database has another encoding.
+    """
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
-        raise StoreError(f"{database.place} is a database in {encoding}: make one with ENCODING 'UTF8'")
+        raise StoreError(f"{place} is a database in {encoding}: make one with ENCODING 'UTF8'")
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"canopy {name}")
+    if not await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", name):
+        await connection.execute(f'CREATE SCHEMA "{name}"')
+    if await connection.fetchval("SELECT to_regclass($1)::text", mark):
+        return False
+    for table, why in foreign.items():
+        if await connection.fetchval("SELECT to_regclass($1)::text", table):
+            raise StoreError(f"{place} {why}")
+    if await connection.fetchval(OTHERS, name):
+        raise StoreError(f"{place} has another program's tables: name another schema (store.name)")
+    for text in statements:
+        await connection.execute(text)
+    return True
+
+
+def check_version(version: int, known: int, place: str) -> None:
+    """Raise StoreError if this broker does not know the version of the tables."""
+    if version != known:
+        raise StoreError(
+            f"{place} is of version {version}, and this broker's is {known}: run the Canopy that made it, or name"
+            " another schema (store.name)"
+        )
+
+
+async def _make(database: Database) -> None:
+    """Make the schema and its tables, all or none, unless they are there."""
+    connection = await database.connection()
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"canopy {database.name}")
-        there = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", database.name)
-        if not there:
-            await connection.execute(f'CREATE SCHEMA "{database.name}"')
-        if not await connection.fetchval("SELECT to_regclass('canopy')::text"):
-            if await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
-                raise _too_old(database)
-            if await connection.fetchval("SELECT to_regclass('cluster')::text"):
-                raise StoreError(
-                    f"{database.place} has the sessions that the nodes of a cluster share: name another schema "
-                    "(store.name), or the cluster (cluster.name)"
-                )
-            if await connection.fetchval(OTHERS, database.name):
-                raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
-            await connection.execute(schema.SCHEMA)
+        made = await make_schema(
+            connection, database.name, database.place, mark="canopy", foreign=FOREIGN, statements=(schema.SCHEMA,)
+        )
+        if made:
             await connection.execute("INSERT INTO canopy VALUES ($1)", schema.VERSION)
             await connection.execute("INSERT INTO owner VALUES ('', '', 0, '-infinity', 0)")
-        await _check_version(database)
-
-
-def _too_old(database: Database) -> StoreError:
-    return StoreError(
-        f"{database.place} was written by a Canopy from before the first release: name another schema (store.name), "
-        "or drop this one"
-    )
-
-
-async def _check_version(database: Database) -> None:
-    """Raise StoreError if this broker does not know the version of the tables."""
-    [[version]] = await database.fetch("SELECT version FROM canopy")
-    if version < schema.VERSION:
-        raise _too_old(database)
-    if version > schema.VERSION:
-        raise StoreError(
-            f"{database.place} is of version {version}, newer than this broker's {schema.VERSION}: run the newer broker"
-        )
+        check_version(await connection.fetchval("SELECT version FROM canopy"), schema.VERSION, database.place)

@@ -10,26 +10,23 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from canopy_mqtt.core.persistence.journal import DeliveryRecord, Saved
-from canopy_mqtt.core.queues.disk_queue import Fetch, Pages
-from canopy_mqtt.histogram import Histogram
-from canopy_mqtt.store.base import IN_USE, Store, StoreError
+from canopy_mqtt.core.persistence.journal import DeliveryRecord
+from canopy_mqtt.core.queues.disk_queue import Fetch
+from canopy_mqtt.store.base import IN_USE, StoreError
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.batch import Batch
-from canopy_mqtt.store.group_commit.committer import GROUP_BYTES, STALL_TIMEOUT, WINDOW, GroupCommitter
-from canopy_mqtt.store.group_commit.medium import Medium
-from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
+from canopy_mqtt.store.group_commit.committer import STALL_TIMEOUT
 from canopy_mqtt.store.group_commit.records import Loaded
-from canopy_mqtt.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
+from canopy_mqtt.store.group_commit.store import GroupStore
+from canopy_mqtt.store.postgresql.database import BEATS, FAILURES, Behind, Database, Replaced
 from canopy_mqtt.store.postgresql.opening import open_for_broker
 from canopy_mqtt.store.postgresql.reading import discard, discard_deliveries, read, read_alone
 from canopy_mqtt.store.postgresql.sweeping import Sweep
 from canopy_mqtt.store.postgresql.writing import write
-from canopy_mqtt.store.times import Clocks, Times
 
 LEASE_TIMEOUT: Final = 15.0
 """Seconds for which the tables stay a broker's that was killed."""
@@ -54,7 +51,7 @@ SIZE: Final = (
 Job = Callable[[], Awaitable[None]]
 
 
-class PostgresStore(Store, Medium):
+class PostgresStore(GroupStore):
     """Keeps everything in a schema of a database."""
 
     def __init__(
@@ -63,26 +60,13 @@ class PostgresStore(Store, Medium):
         *,
         name: str = "canopy",
         node: str = "",
-        synchronous: str = "full",
-        commit_window: float = WINDOW,
-        commit_bytes: int = GROUP_BYTES,
-        stall_timeout: float = STALL_TIMEOUT,
         lease_timeout: float = LEASE_TIMEOUT,
-        memory_messages: int = 0,
-        memory_bytes: int = 0,
-        memory_total_bytes: int = 0,
-        disk_bytes: int = 0,
-        clocks: Clocks | None = None,
-        rules: RuleTexts | None = None,
+        synchronous: str = "full",
+        stall_timeout: float = STALL_TIMEOUT,
+        **terms: Any,
     ) -> None:
         """`name`: the schema; `node`: which broker this is, for people; `lease_timeout`: seconds after which another
-        broker may take the tables of one that was killed; all else as `SqliteStore` has it.
-
-        Raises:
-            ValueError: `synchronous` is none of the three.
-        """
-        if synchronous not in SYNCHRONOUS:
-            raise ValueError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
+        broker may take the tables of one that was killed; all else: see `GroupStore`."""
         self._database = Database(
             url,
             name,
@@ -91,20 +75,7 @@ class PostgresStore(Store, Medium):
             stall_timeout=stall_timeout,
             lease_timeout=lease_timeout,
         )
-        self._principals = Principals(rules)
-        self._times = Times(clocks)
-        self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
-        self._committer = GroupCommitter(
-            self._times,
-            self._pages,
-            self,
-            lambda: self.listener,
-            window=commit_window,
-            size=commit_bytes,
-            stall_timeout=stall_timeout,
-        )
-        super().__init__(self._committer.journal)
-        self.commit_times: Histogram = self._committer.commit_times
+        super().__init__(self._database.place, synchronous=synchronous, stall_timeout=stall_timeout, **terms)
         self._sweep = Sweep(self._database)
         # While it is open: the task, what it is to do, and what tells it of more.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,27 +110,19 @@ class PostgresStore(Store, Medium):
         self._committer.start(loop, begun.highest)
         self._beat()
 
-    async def load(self) -> Saved:
-        await self.flush()
-        now = self._times.now()
+    async def _load(self, now: float) -> Loaded:
+        async def work() -> Loaded:
+            loaded = await read(self._database, now, self._principals, self._pages.page)
+            await discard(self._database, loaded)
+            return loaded
+
         try:
-            loaded: Loaded = await self._ask(lambda: self._load(now))
+            loaded: Loaded = await self._ask(work)
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the task.
             self._database.drop()
             raise
-        loaded.tell(self._committer.journal)
-        self._committer.watch_clocks()
-        self._committer.damaged(loaded.damages)
-        return loaded.saved
-
-    async def _load(self, now: float) -> Loaded:
-        loaded = await read(self._database, now, self._principals, self._pages.page)
-        await discard(self._database, loaded)
         return loaded
-
-    async def flush(self) -> None:
-        await self._committer.flush()
 
     async def close(self) -> None:
         task = self._task
@@ -186,15 +149,8 @@ class PostgresStore(Store, Medium):
             await self._database.disconnect()
             self._task = self._loop = None
 
-    def figures(self) -> Iterator[tuple[str, object]]:
-        committer = self._committer
-        yield "path", self._database.place
-        yield "groups", committer.count
-        yield "rows", committer.rows
-        yield "bytes", self._bytes
-        yield "paged/messages", self._pages.messages
-        yield "paged/bytes", self._pages.bytes
-        yield "waiting", committer.waiting()
+    def _size(self) -> int:
+        return self._bytes
 
     # -- the task ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ SOME: Final = 100
 """Sessions whose clients are asked for at once."""
 MANY: Final = 100_000
 """Sessions whose growth is counted: some 20 MB. Beyond that, the queues of all of them are looked at."""
+CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
+BOUND: Final = "SELECT * FROM bound_1($1, $2, $3, $4)"
 
 
 class Clients(Protocol):
@@ -71,7 +73,7 @@ class QueueBounds:
             return
         while self._due:
             some = set(islice(self._due, SOME))
-            clients = await self._database.clients(list(some))
+            clients = await self._database.sweep(CLIENTS, list(some))
             self._due -= some.difference(session for session, _, _ in clients)  # they have ended
             for session, client_id, principal in clients:
                 while await self._bound(session, client_id, principal):
@@ -87,7 +89,7 @@ class QueueBounds:
         messages, size = self._clients.terms(client_id, principal)
         if not messages and not size:
             return False
-        count, by_messages = await self._database.bound(session, messages, size, DELIVERIES)
+        [[count, by_messages]] = await self._database.sweep(BOUND, session, messages, size, DELIVERIES)
         if count:
             self._clients.dropped(client_id, principal, count, messages=by_messages)
-        return count == DELIVERIES
+        return bool(count == DELIVERIES)

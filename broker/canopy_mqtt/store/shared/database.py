@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
-from canopy_mqtt.store.base import MAX_COUNTED, NodeReport, SessionLine, SessionReport, StoreError
+from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.calls import (
@@ -43,7 +42,6 @@ from canopy_mqtt.store.shared.calls import (
 )
 from canopy_mqtt.store.shared.functions import PAGE_BYTES
 from canopy_mqtt.store.shared.opening import open_schema
-from canopy_mqtt.store.shared.schema import NEVER, SLOTS
 from canopy_mqtt.version import __version__
 
 FIRST_PAUSE: Final = 0.05
@@ -63,18 +61,6 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 """
 """PostgreSQL keeps 63 bytes of a name. A node whose name begins as another's for so long loses connections, and makes
 them again."""
-OLD_SLOTS: Final = f"""
-SELECT slot::smallint FROM slots CROSS JOIN generate_series(0, {SLOTS - 1}) slot
-    WHERE slot NOT IN (current, (current + {SLOTS - 1}) % {SLOTS})
-        AND pg_relation_size(format('delivery_%s', slot)) + pg_relation_size(format('message_%s', slot)) > 0
-"""
-"""The slots that are neither the current one nor the one before, and have something. Their size tells it at once: a
-scan would go over all that was deleted there."""
-
-
-UNUSED: Final = """
-SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id) LIMIT $1
-"""
 TOPICS: Final = 1_000
 """Topics of a node whose retained messages are read at once."""
 WILLS: Final = 500
@@ -99,52 +85,9 @@ UNREACHABLE: Final = (
     asyncpg.TargetServerAttributeNotMatched,
 )  # fmt: skip
 """Errors of a database that starts, restarts, fails over, or is not there: it may be there later."""
-NODES: Final = """
-SELECT n.name, n.alive, extract(epoch FROM clock_timestamp() - b.at)::float8, n.version, s.clients, s.durable
-    FROM node n JOIN beat b ON b.node = n.id CROSS JOIN LATERAL (
-        SELECT count(*) AS clients, count(*) FILTER (WHERE expiry > 0) AS durable
-            FROM session WHERE node = n.id AND n.alive AND incarnation = n.incarnation
-    ) s ORDER BY n.name
-"""
-SESSION: Final = f"""
-SELECT s.id, s.principal, s.account, coalesce(n.name, ''), s.epoch, CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
-        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
-            END,
-        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state = 0),
-        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state > 0),
-        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
-    FROM session s LEFT JOIN node n ON n.id = s.node WHERE s.client_id = $1
-"""
-SESSIONS: Final = f"""
-SELECT s.client_id, s.account, coalesce(n.name, ''), CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
-        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
-            END,
-        (SELECT count(*) FROM (SELECT FROM delivery d WHERE d.session = s.id AND state = 0 LIMIT {MAX_COUNTED}) c),
-        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
-    FROM (
-        SELECT * FROM session
-            WHERE client_id > $1 AND NOT starts_with(client_id, '{SHARE_PREFIX}') AND expiry > 0
-                AND ($2 = '' OR position(lower($2) IN lower(client_id)) > 0)
-                AND ($3::boolean IS NULL OR $3 = (node IS NULL))
-            ORDER BY client_id LIMIT $4
-    ) s LEFT JOIN node n ON n.id = s.node ORDER BY s.client_id
-"""
-SUBSCRIPTIONS: Final = """
-SELECT f.name, b.qos FROM subscription b JOIN filter f ON f.id = b.filter WHERE b.session = $1 ORDER BY f.name LIMIT $2
-"""
-LISTED: Final = 1_000
-"""Subscriptions that are named of a session."""
-ELSEWHERE: Final = """
-SELECT count(*), coalesce(sum(filters), 0)::bigint FROM session WHERE node IS DISTINCT FROM $1 OR incarnation <> $2
-"""
-ELSEWHERE_OF: Final = """
-SELECT account, count(*), sum(filters)::bigint FROM session
-    WHERE account = ANY ($3) AND (node IS DISTINCT FROM $1 OR incarnation <> $2) GROUP BY account
-"""
 CONTENT: Final = """
 SELECT session, o_epoch, o_subscriptions, o_received, o_flying FROM unnest($1::bigint[]) session, content_1(session)
 """
-CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
 
 
 MOVED: Final = "a standby has taken over, or a backup was restored"
@@ -583,102 +526,12 @@ class SharedDatabase:
         """End the connection on which a group is being written: its number is asked again over another one."""
         self._groups.drop()
 
-    # -- what is over --------------------------------------------------------------------------------------------------
+    # -- what is over, and all nodes -----------------------------------------------------------------------------------
 
-    async def _sweep(self, statement: str, *values: object) -> Any:
-        [[value]] = await self._sweeps.fetch(statement, *values, seconds=self.timeout)
-        return value
+    async def sweep(self, statement: str, *values: object) -> Sequence[Any]:
+        """Return the rows of a statement that removes or counts what nodes keep. Raises FAILURES."""
+        return await self._sweeps.fetch(statement, *values, seconds=self.timeout)
 
-    async def expire(self, limit: int) -> int:
-        """End sessions whose time is over; return how many. Raises FAILURES, as all that follow."""
-        return int(await self._sweep("SELECT expire_1($1)", limit))
-
-    async def collect(self, limit: int) -> bool:
-        """Delete what a session has left, `limit` deliveries at most. False: there is none."""
-        return bool(await self._sweep("SELECT collect_1($1)", limit))
-
-    async def clients(self, sessions: Sequence[int]) -> list[tuple[int, str, str]]:
-        """Return which of these sessions there are, and their client identifiers and principals (JSON)."""
-        rows = await self._sweeps.fetch(CLIENTS, sessions, seconds=self.timeout)
-        return [(session, client_id, principal) for session, client_id, principal in rows]
-
-    async def elsewhere(self) -> tuple[int, int]:
-        """Return how many sessions there are that are not here, and the bytes that count for their subscriptions."""
-        [[count, size]] = await self._sweeps.fetch(ELSEWHERE, self.node, self.incarnation, seconds=self.timeout)
-        return count, size
-
-    async def elsewhere_of(self, accounts: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return the same of each account that has some."""
-        values = (self.node, self.incarnation, accounts)
-        rows = await self._sweeps.fetch(ELSEWHERE_OF, *values, seconds=self.timeout)
-        return {account: (count, size) for account, count, size in rows}
-
-    async def reports(self) -> list[NodeReport]:
-        """Return the state of each node."""
-        return [NodeReport(*row) for row in await self._reports.fetch(NODES, seconds=self.timeout)]
-
-    async def report(self, client_id: str) -> tuple[SessionReport, str] | None:
-        """Return the state of a session, and whose it is, as JSON. None: there is none."""
-        rows = await self._reports.fetch(SESSION, client_id, seconds=self.timeout)
-        if not rows:
-            return None
-        [[session, principal, account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions]] = rows
-        found = await self._reports.fetch(SUBSCRIPTIONS, session, LISTED, seconds=self.timeout)
-        filters = [(name, qos) for name, qos in found]
-        report = SessionReport(account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions, filters)
-        return report, principal
-
-    async def sessions(self, after: str, like: str, away: bool | None, limit: int) -> list[SessionLine]:
-        """Return some sessions of all nodes, by client identifier (`SharedReports.sessions`)."""
-        rows = await self._reports.fetch(SESSIONS, after, like, away, limit, seconds=self.timeout)
-        return [SessionLine(*row) for row in rows]
-
-    async def bound(self, session: int, messages: int, size: int, limit: int) -> tuple[int, bool]:
-        """Delete the oldest of what is queued for a session beyond `messages`, and `size` bytes (0: no limit), `limit`
-        at most; return how many, and whether there were too many messages, and not only bytes."""
-        [[count, by_messages]] = await self._sweeps.fetch(
-            "SELECT * FROM bound_1($1, $2, $3, $4)", session, messages, size, limit, seconds=self.timeout
-        )
-        return int(count), bool(by_messages)
-
-    async def unused_filters(self, limit: int) -> list[str]:
-        """Return filters that no session has, `limit` at most."""
-        return [row[0] for row in await self._sweeps.fetch(UNUSED, limit, seconds=self.timeout)]
-
-    async def trim(self) -> None:
-        """Forget the numbers of groups that are not asked for any more."""
-        await self._sweep("SELECT trim_1()")
-
-    async def change_slot(self, age: int) -> None:
-        """Have rows written into the next slot, if the current one has been that for `age` seconds."""
-        await self._sweep("SELECT change_slot_1($1)", age)
-
-    async def old_slots(self) -> list[int]:
-        """Return the slots that are to be emptied."""
-        return [row[0] for row in await self._sweeps.fetch(OLD_SLOTS, seconds=self.timeout)]
-
-    async def move(self, slot: int, limit: int) -> int | None:
-        """Move deliveries out of an old slot; return how many. None: another node does."""
-        moved: int | None = await self._sweep("SELECT move_1($1, $2)", slot, limit)
-        return moved
-
-    async def empty(self, slot: int) -> bool:
-        """Move what is left of an old slot, and give its space back. False: another node does, or rows have come.
-
-        Raises asyncpg.LockNotAvailableError: somebody reads or writes there.
-        """
-        emptied = await self._sweep("SELECT empty_deliveries_1($1)", slot)
-        return bool(emptied and await self._sweep("SELECT empty_messages_1($1)", slot))
-
-    async def forget(self, limit: int) -> int:
-        """Delete what has expired while it waited long, and filters that are long gone, `limit` of each at most; return
-        how many of one."""
-        return int(await self._sweep("SELECT forget_1($1)", limit))
-
-    async def forget_retained(self, limit: int) -> int:
-        """Delete retained messages that have expired, and topics that were cleared; return how many."""
-        return int(await self._sweep("SELECT forget_retained_1($1)", limit))
-
-    async def clean_long(self) -> None:
-        """Delete messages that have waited long, and that nobody waits for any more."""
-        await self._sweep("SELECT clean_long_1()")
+    async def report(self, statement: str, *values: object) -> Sequence[Any]:
+        """Return the rows of a statement that an operator waits for. Raises FAILURES."""
+        return await self._reports.fetch(statement, *values, seconds=self.timeout)

@@ -29,6 +29,14 @@ LOOKS: Final = 2
 """Looks at an account after a client has left: the first one may be before that is written."""
 REMEMBERED: Final = 60.0
 """Seconds for which an account is charged after its last client has left: it may be back with another identifier."""
+ELSEWHERE: Final = """
+SELECT count(*), coalesce(sum(filters), 0)::bigint FROM session WHERE node IS DISTINCT FROM $1 OR incarnation <> $2
+"""
+ELSEWHERE_OF: Final = """
+SELECT account, count(*), sum(filters)::bigint FROM session
+    WHERE account = ANY ($3) AND (node IS DISTINCT FROM $1 OR incarnation <> $2) GROUP BY account
+"""
+"""Sessions that are not here, and the bytes that count for their subscriptions; of all accounts, or by account."""
 
 
 def size_of(subscriptions: Iterable[Subscribe]) -> int:
@@ -77,12 +85,16 @@ class Holdings:
         router = self._router
         if router is None or began < self._at:
             return
-        router.session_table.elsewhere, router.table.elsewhere = await self._database.elsewhere()
+        whose = self._database.node, self._database.incarnation
+        [[router.session_table.elsewhere, router.table.elsewhere]] = await self._database.sweep(ELSEWHERE, *whose)
         due = [name for name, each in self._charges.items() if each.looks]
         names = dict.fromkeys(islice([*due, *self._charges], 2 * SOME))
         some = list(islice(names, SOME))
         if some:
-            found = await self._database.elsewhere_of(some)
+            found = {
+                name: (sessions, filters)
+                for name, sessions, filters in await self._database.sweep(ELSEWHERE_OF, *whose, some)
+            }
             for name in some:
                 self._look(name, *found.get(name, (0, 0)), now())
         self._at = now() + (now() - began) / SHARE

@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.postgresql.opening import check_version, make_schema
 from canopy_mqtt.store.shared.functions import FUNCTIONS
 from canopy_mqtt.store.shared.schema import PARTITIONS, TABLES, TYPES, VERSION
 
 OLDEST: Final = 13
 """The oldest PostgreSQL that will do."""
 
-OTHERS: Final = (
-    "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 LIMIT 1"
-)
+FOREIGN: Final = {"owner": "is the store of a single broker: name another schema (store.name)"}
 
 
 async def open_schema(connection: Any, name: str, cluster: str, place: str) -> str:
@@ -27,24 +26,11 @@ async def open_schema(connection: Any, name: str, cluster: str, place: str) -> s
     """
     await _check_server(connection, place)
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"canopy {name}")
-        if not await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", name):
-            await connection.execute(f'CREATE SCHEMA "{name}"')
-        if not await connection.fetchval("SELECT to_regclass('cluster')::text"):
-            if await connection.fetchval("SELECT to_regclass('owner')::text"):
-                raise StoreError(f"{place} is the store of a single broker: name another schema (store.name)")
-            if await connection.fetchval(OTHERS, name):
-                raise StoreError(f"{place} has another program's tables: name another schema (store.name)")
-            for text in (TYPES, TABLES, PARTITIONS, *FUNCTIONS):
-                await connection.execute(text)
+        statements = (TYPES, TABLES, PARTITIONS, *FUNCTIONS)
+        if await make_schema(connection, name, place, mark="cluster", foreign=FOREIGN, statements=statements):
             await connection.execute("INSERT INTO cluster (version, name) VALUES ($1, $2)", VERSION, cluster)
         version, owner, identity = await connection.fetchrow("SELECT version, name, id::text FROM cluster")
-    if version > VERSION:
-        raise StoreError(
-            f"{place} is of version {version}, newer than this broker's {VERSION}: run the newer broker on this node"
-        )
-    if version < VERSION:
-        raise StoreError(f"{place} was made by Canopy before its first release: name another schema (store.name)")
+    check_version(version, VERSION, place)
     if owner != cluster:
         raise StoreError(
             f'{place} has the sessions of the cluster "{owner}", and this is a node of "{cluster}" (cluster.name): '
@@ -58,9 +44,6 @@ async def _check_server(connection: Any, place: str) -> None:
         raise StoreError(
             f"{place} is PostgreSQL {connection.get_server_version().major}: a cluster needs {OLDEST} or newer"
         )
-    encoding = await connection.fetchval("SHOW server_encoding")
-    if encoding != "UTF8":
-        raise StoreError(f"{place} is a database in {encoding}: make one with ENCODING 'UTF8'")
     # A pooler has process numbers of its own, and gives each transaction another session.
     if await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid():
         raise StoreError(

@@ -8,17 +8,52 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
-from canopy_mqtt.store.base import NodeReport, SessionLine, SessionReport, SharedReports, StoreError
+from canopy_mqtt.store.base import MAX_COUNTED, NodeReport, SessionLine, SessionReport, SharedReports, StoreError
 from canopy_mqtt.store.postgresql.database import FAILURES
 from canopy_mqtt.store.shared.calls import Content, NewWill, Owner, Terms, Waiting
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.holder import UNAVAILABLE
 from canopy_mqtt.store.shared.node import Node, Session
+from canopy_mqtt.store.shared.schema import NEVER
 
-T = TypeVar("T")
+NODES: Final = """
+SELECT n.name, n.alive, extract(epoch FROM clock_timestamp() - b.at)::float8, n.version, s.clients, s.durable
+    FROM node n JOIN beat b ON b.node = n.id CROSS JOIN LATERAL (
+        SELECT count(*) AS clients, count(*) FILTER (WHERE expiry > 0) AS durable
+            FROM session WHERE node = n.id AND n.alive AND incarnation = n.incarnation
+    ) s ORDER BY n.name
+"""
+SESSION: Final = f"""
+SELECT s.id, s.principal, s.account, coalesce(n.name, ''), s.epoch, CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
+        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
+            END,
+        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state = 0),
+        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state > 0),
+        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
+    FROM session s LEFT JOIN node n ON n.id = s.node WHERE s.client_id = $1
+"""
+SESSIONS: Final = f"""
+SELECT s.client_id, s.account, coalesce(n.name, ''), CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
+        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
+            END,
+        (SELECT count(*) FROM (SELECT FROM delivery d WHERE d.session = s.id AND state = 0 LIMIT {MAX_COUNTED}) c),
+        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
+    FROM (
+        SELECT * FROM session
+            WHERE client_id > $1 AND NOT starts_with(client_id, '{SHARE_PREFIX}') AND expiry > 0
+                AND ($2 = '' OR position(lower($2) IN lower(client_id)) > 0)
+                AND ($3::boolean IS NULL OR $3 = (node IS NULL))
+            ORDER BY client_id LIMIT $4
+    ) s LEFT JOIN node n ON n.id = s.node ORDER BY s.client_id
+"""
+SUBSCRIPTIONS: Final = """
+SELECT f.name, b.qos FROM subscription b JOIN filter f ON f.id = b.filter WHERE b.session = $1 ORDER BY f.name LIMIT $2
+"""
+LISTED: Final = 1_000
+"""Subscriptions that are named of a session."""
 
 
 class Reports(SharedReports):
@@ -29,33 +64,34 @@ class Reports(SharedReports):
         self._database, self._node, self._flush = database, node, flush
 
     async def nodes(self) -> Sequence[NodeReport]:
-        return await self._ask(self._database.reports())
+        return [NodeReport(*row) for row in await self._ask(NODES)]
 
     async def session(self, client_id: str) -> SessionReport | None:
-        found = await self._ask(self._database.report(client_id))
-        return None if found is None else found[0]
+        for number, _, *row in await self._ask(SESSION, client_id):
+            filters = [(name, qos) for name, qos in await self._ask(SUBSCRIPTIONS, number, LISTED)]
+            return SessionReport._make([*row, filters])
+        return None
 
     async def sessions(self, after: str, like: str, away: bool | None, limit: int) -> Sequence[SessionLine]:
-        return await self._ask(self._database.sessions(after, like, away, limit))
+        return [SessionLine(*row) for row in await self._ask(SESSIONS, after, like, away, limit)]
 
     async def end_session(self, client_id: str) -> bool:
-        found = await self._ask(self._database.report(client_id))
-        if found is None or client_id.startswith(SHARE_PREFIX):
+        found = await self._ask(SESSION, client_id)
+        if not found or client_id.startswith(SHARE_PREFIX):
             # The queue of a share group goes with the last subscription.
             return False
         if self._node.joined is None:
             raise StoreError(UNAVAILABLE)
-        ending = Ending(self._node, found[1])
+        ending = Ending(self._node, found[0][1])
         self._node.claim(client_id, ending)
         if not await ending.done:
             raise StoreError(UNAVAILABLE)
         await self._flush()
         return True
 
-    @staticmethod
-    async def _ask(asked: Coroutine[Any, Any, T]) -> T:
+    async def _ask(self, statement: str, *values: object) -> Sequence[Any]:
         try:
-            return await asked
+            return await self._database.report(statement, *values)
         except FAILURES as error:
             raise StoreError(UNAVAILABLE) from error
 

@@ -83,7 +83,7 @@ class Side(Clients, Protocol):
     def refused(self, what: Noted, why: str) -> None:
         """See `Calls.refused`."""
 
-    def publish_will(self, will: DueWill) -> None:
+    def will_due(self, will: DueWill) -> None:
         """See `Calls.publish_will`."""
 
     def answered(self) -> None:
@@ -395,7 +395,7 @@ class RunningNode:
         self._ask(self.database.wills, back, lambda: back(None))
 
     def publish_will(self, will: DueWill) -> None:
-        self._side.publish_will(will)
+        self._side.will_due(will)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         def answered(claimed: Claimed | Foreign | None) -> None:

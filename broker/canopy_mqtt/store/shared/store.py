@@ -29,7 +29,6 @@ from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
 from canopy_mqtt.store.shared.calls import (
     WILL,
-    ChangedFilter,
     Content,
     DeliveryKey,
     DueWill,
@@ -75,19 +74,6 @@ CLOSING: Final = 10.0
 """Seconds in which what is noted has to be written when the broker stops."""
 
 
-class Registry:
-    """The filters of all durable sessions, as the node changes them (`node.Filters`)."""
-
-    def __init__(self) -> None:
-        self.table = NumberedFilters()
-
-    def change(self, changed: ChangedFilter) -> None:
-        self.table.change(changed.id, changed.name, changed.gone)
-
-    def match(self, topic: str) -> Collection[int]:
-        return self.table.match(topic.encode())
-
-
 class SharedStore(Store, SharedSessions):
     """A broker's part of a shared store. Used on one event loop."""
 
@@ -106,7 +92,7 @@ class SharedStore(Store, SharedSessions):
         """`window`, `dead_after`: see `RunningNode`; `any_user`: a client may take over the session of another user;
         `most`: messages of a session that are in memory at most; `rules`: how a principal's own rules are kept."""
         self.running = RunningNode(
-            database, filters=Registry, side=self, window=window, dead_after=dead_after, any_user=any_user
+            database, filters=NumberedFilters, side=self, window=window, dead_after=dead_after, any_user=any_user
         )
         self.node: Node = self.running.node
         self.journal: SharedJournal = SharedJournal(self.node.note)
@@ -337,7 +323,7 @@ class SharedStore(Store, SharedSessions):
                 is_will = isinstance(what, Publish) and what.will is not None
                 yield Note(what if carried else Skipped(), then if is_will else None)
 
-    def publish_will(self, will: DueWill) -> None:
+    def will_due(self, will: DueWill) -> None:
         principal = self._principal(will.client_id, will.principal)
         self.router.wills.submit(records.due_will(will), will.client_id, None, principal, self.now(), will.will)
 
@@ -443,8 +429,9 @@ class SharedStore(Store, SharedSessions):
 
     def retain(self, offer: Offer, origin: Session | None) -> None:
         """Note what is to be retained. Where the store can take nothing more, it is not, and that is counted."""
-        kept = self.journal.kept.get(origin.client_id) if isinstance(origin, SharedSession) else None
-        if self.journal.commits_kept.full or (kept is None and isinstance(origin, SharedSession)):
+        session = origin if isinstance(origin, SharedSession) else None
+        kept = None if session is None else self.journal.kept.get(session.client_id)
+        if self.journal.commits_kept.full or (session is not None and kept is None):
             self.router.counters.retained_refused += 1
             self.router.retained_store.written(offer)
             return

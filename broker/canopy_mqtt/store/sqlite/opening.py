@@ -17,16 +17,12 @@ from asyncio import Future
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from canopy_mqtt.files import check_files
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division, part
 from canopy_mqtt.store.sqlite.reading import any_text, clock, is_damage, mend_ended, numbers
 from canopy_mqtt.store.sqlite.rebuilding import SIDE_FILES, Rebuilt, finish, keep_names, make, put_aside, tables
-from canopy_mqtt.store.sqlite.schema import (
-    APPLICATION,
-    DEVELOPMENT,
-    OLDEST_SQLITE,
-    VERSION,
-)
+from canopy_mqtt.store.sqlite.schema import APPLICATION, OLDEST_SQLITE, VERSION
 from canopy_mqtt.store.times import Note
 
 FILE: Final = "canopy.db"
@@ -43,9 +39,6 @@ MAGIC: Final = b"SQLite format 3\x00"
 
 TOO_OPEN: Final = 0o027
 """Permissions that a file with payloads and user names never needs. A group may read it, as for a backup."""
-
-SYNCHRONOUS: Final = ("off", "normal", "full")
-"""The values of `PRAGMA synchronous`, by their numbers."""
 
 BUSY_SECONDS: Final = 1.0
 """How long a transaction waits for another program that writes the file, such as the sqlite3 shell."""
@@ -105,7 +98,7 @@ def open_store(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Op
     try:
         _finish(path)
         try:
-            new = _check(path)
+            new = not _check(path)
             # The log takes its permissions from the file.
             notices = [] if new else [line for each in SIDE_FILES for line in _tighten(Path(f"{path}{each}"))]
             db = _connect(path, new, synchronous, thorough=on_damage == SET_ASIDE)
@@ -204,57 +197,49 @@ def lock_folder(directory: Path) -> int:
     return lock
 
 
-def _check(path: Path) -> bool:
-    """Return whether a new file is to be made. An existing one is read without SQLite, which might change it."""
+def _check(path: Path) -> bytes:
+    """Return the head of the file; empty: a new one is to be made. It is read without SQLite, which might change it."""
     try:
+        check_files(path)
         with path.open("r+b") as file:
             head = file.read(100)
     except FileNotFoundError as error:
         if path.with_name(path.name + "-wal").exists():
             remedy = "put back the file, or move its log away too"
             raise StoreError(f"{path} is missing, and its log {path.name}-wal is there: {remedy}") from error
-        return True
+        return b""
     except OSError as error:
         remedy = "let the broker's user read and write it"
         raise StoreError(f"{path} cannot be opened ({error.strerror}): {remedy}") from error
-    if not head:
-        # It was being made when the process died.
-        return True
-    if head[:16] != MAGIC:
+    # One without content was being made when the process died.
+    if head and head[:16] != MAGIC:
         raise DamagedFile(f"{path} is not an SQLite file: move it away, or restore it from a backup")
-    return False
+    return head
 
 
 def fault(directory: Path) -> str:
     """Return why the file of a store cannot be used, as far as its first bytes say; empty: it can. Changes nothing."""
     try:
         path = _file(directory)
-        if _check(path):
-            return ""
-        with path.open("rb") as file:
-            head = file.read(100)
-    except (StoreError, OSError) as error:
+        head = _check(path)
+    except StoreError as error:
         return str(error)
     # https://www.sqlite.org/fileformat.html: user version and application ID in the header.
     version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
     if application not in (0, APPLICATION):
-        return str(_of_another_program(path, application))
+        return str(_of_another_program(path))
     return str(_of_another_version(path, version)) if application == APPLICATION and version != VERSION else ""
 
 
-def _of_another_program(path: Path, application: int) -> StoreError:
-    if application == DEVELOPMENT:
-        return _of_another_version(path, 0)
+def _of_another_program(path: Path) -> StoreError:
     return StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
 
 
 def _of_another_version(path: Path, version: int) -> StoreError:
-    if version < VERSION:
-        return StoreError(
-            f"{path} was written by a Canopy from before the first release: export it with that one (canopy store "
-            "export), move it away, and import the lines (canopy store import)"
-        )
-    return StoreError(f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker")
+    return StoreError(
+        f"{path} is of version {version}, and this broker's is {VERSION}: run the Canopy that wrote it, or export it"
+        " with that one (canopy store export), move it away, and import the lines (canopy store import)"
+    )
 
 
 def _connect(path: Path, new: bool, synchronous: str, *, thorough: bool) -> sqlite3.Connection:
@@ -277,7 +262,7 @@ def _connect(path: Path, new: bool, synchronous: str, *, thorough: bool) -> sqli
             keep_names(path.parent)
         check(db, path, thorough=thorough)
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS.index(synchronous)}")
+        db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
         db.execute(f"PRAGMA journal_size_limit = {MAX_LOG}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
@@ -311,7 +296,7 @@ def check(db: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
     noting = ("table", "canopy") in {row[:2] for row in there}
     if noting and db.execute("SELECT version FROM canopy").fetchall() != [(version,)]:
         raise _damaged(path, "it does not know its version")
-    if version > VERSION or (noting and version < VERSION):
+    if noting and version != VERSION:
         raise _of_another_version(path, version)
     if there != list(tables()):
         raise _damaged(path, "its tables are not those of its version")
@@ -344,10 +329,10 @@ def _ours(db: sqlite3.Connection, path: Path) -> bool:
     application = int(db.execute("PRAGMA application_id").fetchone()[0])
     if application == APPLICATION:
         return True
-    if db.execute(OUR_TABLES).fetchone()[0] == 4 and application != DEVELOPMENT:
+    if db.execute(OUR_TABLES).fetchone()[0] == 4:
         raise _damaged(path, "it does not know whose it is")
     if application != 0 or db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise _of_another_program(path, application)
+        raise _of_another_program(path)
     return False
 
 

@@ -70,11 +70,6 @@ class Rebuilt:
         if count:
             self.lost[what] = self.lost.get(what, 0) + count
 
-    def told(self) -> str:
-        lost = ", ".join(f"{count:,} of {what}" for what, count in sorted(self.lost.items())) or "nothing"
-        kept = ", ".join(f"{count:,} of {what}" for what, count in self.kept.items() if count) or "nothing"
-        return f"lost: {lost}; kept: {kept}"
-
 
 def make(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA page_size = 4096")

@@ -24,14 +24,11 @@ from canopy_mqtt.store.group_commit.batch import (
 APPLICATION: Final = 0x434E5059
 """`PRAGMA application_id` of our files ("CNPY"), so that no other program's file is taken for one."""
 
-DEVELOPMENT: Final = 0x43414E50
-"""The same ("CANP") of files that Canopy wrote while it was developed, before version 1."""
-
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first with `UPDATE … FROM`; it needs JSON too, which all but the leanest builds have."""
 
 VERSION: Final = 2
-"""`PRAGMA user_version`: the version of the schema. What is older was never released, and is refused."""
+"""`PRAGMA user_version`: the version of the schema."""
 
 SCHEMA: Final = """
 CREATE TABLE canopy (

@@ -8,76 +8,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from canopy_mqtt.core.persistence.journal import DeliveryRecord, Saved
-from canopy_mqtt.core.queues.disk_queue import Fetch, Pages
-from canopy_mqtt.histogram import Histogram
-from canopy_mqtt.store.base import IN_USE, Store, StoreError
+from canopy_mqtt.core.persistence.journal import DeliveryRecord
+from canopy_mqtt.core.queues.disk_queue import Fetch
+from canopy_mqtt.store.base import IN_USE, StoreError
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.batch import Batch
-from canopy_mqtt.store.group_commit.committer import GROUP_BYTES, STALL_TIMEOUT, WINDOW, GroupCommitter
-from canopy_mqtt.store.group_commit.medium import Medium
-from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.group_commit.records import Loaded
-from canopy_mqtt.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, close_unused, open_for_broker, told
+from canopy_mqtt.store.group_commit.store import GroupStore
+from canopy_mqtt.store.sqlite.opening import REFUSE, SET_ASIDE, Opened, close_unused, open_for_broker, told
 from canopy_mqtt.store.sqlite.reading import discard, is_damage, read, read_on_disk
 from canopy_mqtt.store.sqlite.writer import Writer, Written
-from canopy_mqtt.store.times import Clocks, Times
 
 _Value = TypeVar("_Value")
 
 
-class SqliteStore(Store, Medium):
+class SqliteStore(GroupStore):
     """Keeps everything in `canopy.db` of a directory."""
 
-    def __init__(
-        self,
-        directory: str | Path,
-        *,
-        synchronous: str = "full",
-        commit_window: float = WINDOW,
-        commit_bytes: int = GROUP_BYTES,
-        stall_timeout: float = STALL_TIMEOUT,
-        memory_messages: int = 0,
-        memory_bytes: int = 0,
-        memory_total_bytes: int = 0,
-        disk_bytes: int = 0,
-        on_damage: str = REFUSE,
-        clocks: Clocks | None = None,
-        rules: RuleTexts | None = None,
-    ) -> None:
-        """`synchronous`: full, normal or off; `commit_window` in seconds; `stall_timeout`: seconds that a group may
-        take to be written, 0: any; `memory_messages`, `memory_bytes`, `memory_total_bytes`, `disk_bytes`: what waits in
-        memory for one session, in all queues, and on disk alone at most (`Pages`); `on_damage`: whether a file whose
-        pages are damaged is refused, or set aside; `clocks`: those that go on between two brokers, None: the machine's;
-        `rules`: who writes and reads the rules of principals.
-
-        Raises:
-            ValueError: `synchronous` is none of the three.
-        """
-        if synchronous not in SYNCHRONOUS:
-            raise ValueError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
+    def __init__(self, directory: str | Path, *, on_damage: str = REFUSE, **terms: Any) -> None:
+        """`on_damage`: whether a file whose pages are damaged is refused, or set aside; `terms`: see `GroupStore`."""
+        super().__init__(str(Path(directory)), **terms)
         self.directory = Path(directory)
-        self._synchronous = synchronous
         self._on_damage = on_damage
-        self._stall_timeout = stall_timeout
-        self._principals = Principals(rules)
-        self._times = Times(clocks)
-        self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
-        self._committer = GroupCommitter(
-            self._times,
-            self._pages,
-            self,
-            lambda: self.listener,
-            window=commit_window,
-            size=commit_bytes,
-            stall_timeout=stall_timeout,
-        )
-        super().__init__(self._committer.journal)
-        self.commit_times: Histogram = self._committer.commit_times
         # While it is open.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: Opened | None = None
@@ -108,32 +65,24 @@ class SqliteStore(Store, Medium):
         self._writer.start()
         self._committer.start(loop, highest)
 
-    async def load(self) -> Saved:
-        """Load the whole content; in the writer's thread."""
-        await self.flush()
+    async def _load(self, now: float) -> Loaded:
+        """Read in the writer's thread."""
         opened = self._opened
         assert opened is not None
-        now = self._times.now()
+
+        def work() -> Loaded:
+            loaded = read(opened.db, now, self._principals, self._pages.page)
+            discard(opened.db, loaded)
+            return loaded
+
         try:
-            loaded: Loaded = await self._call(lambda: self._load(opened, now))
+            return await self._call(work)
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the thread.
             opened.db.interrupt()
             raise
-        loaded.tell(self._committer.journal)
-        self._committer.watch_clocks()
-        self._committer.damaged(loaded.damages)
-        return loaded.saved
-
-    def _load(self, opened: Opened, now: float) -> Loaded:
-        loaded = read(opened.db, now, self._principals, self._pages.page)
-        discard(opened.db, loaded)
-        return loaded
-
-    async def flush(self) -> None:
-        await self._committer.flush()
 
     async def close(self) -> None:
         opened, writer = self._opened, self._writer
@@ -153,15 +102,8 @@ class SqliteStore(Store, Medium):
                 # It is in the middle of a call of the system: file and lock are let go of with the process.
                 raise StoreError(self._stall_reason(opened))
 
-    def figures(self) -> Iterator[tuple[str, object]]:
-        writer, committer = self._writer, self._committer
-        yield "path", str(self.directory)
-        yield "groups", committer.count
-        yield "rows", committer.rows
-        yield "bytes", 0 if writer is None else writer.bytes
-        yield "paged/messages", self._pages.messages
-        yield "paged/bytes", self._pages.bytes
-        yield "waiting", committer.waiting()
+    def _size(self) -> int:
+        return 0 if self._writer is None else self._writer.bytes
 
     # -- the thread's work ---------------------------------------------------------------------------------------------
 
@@ -233,28 +175,16 @@ class SqliteStore(Store, Medium):
 
     async def _call(self, function: Callable[[], _Value]) -> _Value:
         """Return the result of a function in the writer's thread."""
-        writer, loop = self._writer, self._loop
+        writer = self._writer
         assert writer is not None
-        assert loop is not None
-        outcome: asyncio.Future[_Value] = loop.create_future()
-
-        def tell(value: _Value | None, error: Exception | None) -> None:
-            if outcome.done():
-                return
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(value)  # type: ignore[arg-type]
+        outcome: Future[_Value] = Future()
 
         def job() -> None:
-            value: _Value | None = None
-            failure: Exception | None = None
-            try:
-                value = function()
-            except Exception as error:
-                failure = error
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell, value, failure)
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    outcome.set_result(function())
+                except Exception as error:
+                    outcome.set_exception(error)
 
         writer.put(job)
-        return await outcome
+        return await asyncio.wrap_future(outcome)

@@ -57,10 +57,9 @@ VACUUM_ABOVE: Final = 1_000
 class Written:
     """The outcome of writing a group. `error` None: it is in the file."""
 
-    def __init__(self, batch: Batch, error: Exception | None, seconds: float) -> None:
+    def __init__(self, batch: Batch, error: Exception | None) -> None:
         self.batch = batch
         self.error = error
-        self.seconds = seconds
 
 
 Job = Callable[[], None]
@@ -127,7 +126,6 @@ class Writer:
     # -- groups; on the thread -----------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> Written:
-        began = perf_counter()
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -137,12 +135,12 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-            return Written(batch, error, perf_counter() - began)
+            return Written(batch, error)
         if batch.gone or batch.finished or batch.unpaged or batch.retained_cleared:
             self._untidy = True
         # What changes in place costs a page each, at most.
         self._log_pages += 4 + 2 * batch.size // PAGE + (_finished(batch) + len(batch.changed)) // 8
-        return Written(batch, None, perf_counter() - began)
+        return Written(batch, None)
 
     def _statements(self, batch: Batch) -> None:
         execute = self._db.execute

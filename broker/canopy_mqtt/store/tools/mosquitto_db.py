@@ -25,6 +25,7 @@ from canopy_mqtt.core.routing import nodes
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import marked
 from canopy_mqtt.core.topics.trie import NODES, Trie, create
+from canopy_mqtt.files import open_file
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.tools.importing import FaultyRow, Importer, filling
 from canopy_mqtt.store.tools.row_rules import NEVER
@@ -367,7 +368,7 @@ def bring(directory: Path, file: Path) -> tuple[dict[str, int], Saved]:
         StoreError: the file cannot be read to its end, or the store cannot be filled; then nothing has come in.
     """
     try:
-        with file.open("rb") as source:
+        with open_file(file) as source:
             saved = read(source, file.stat().st_size, time.time())
     except OSError as error:
         raise StoreError(f"{file} cannot be read ({error.strerror}): be mosquitto's user, or root") from error

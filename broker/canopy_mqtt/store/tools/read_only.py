@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from canopy_mqtt.files import check_files
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import FILE as WORKERS
 from canopy_mqtt.store.division import part
@@ -33,7 +34,7 @@ class ReadOnlyStore:
 
 
 def file_of(directory: Path) -> Path:
-    """The file of a store that is there. Raises StoreError: there is none."""
+    """The file of a store that is there. Raises StoreError: there is none, or it is no file that can be read."""
     path = directory / FILE
     try:
         if not path.exists():
@@ -41,15 +42,18 @@ def file_of(directory: Path) -> Path:
                 first = part(directory, 0)
                 raise StoreError(f"{directory} holds the stores of several workers: name the folder of one, as {first}")
             raise StoreError(f"{directory} holds no store ({FILE}): name the folder of store.path")
+        # SQLite would wait for whoever writes to a FIFO.
+        check_files(path)
         return path.resolve() if path.is_symlink() else path
     except OSError as error:
-        raise StoreError(f"{path} cannot be looked at ({error.strerror}): be the broker's user, or root") from error
+        remedy = "be the broker's user, or root" if isinstance(error, PermissionError) else "name another folder"
+        raise StoreError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
 
 
 def process_using(path: Path) -> int | None:
     """Return the process that has the store open as its own; None: none has; 0: one that did not say."""
     try:
-        lock = os.open(path.parent / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = os.open(path.parent / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -79,8 +83,7 @@ def open_read_only(directory: Path) -> Iterator[ReadOnlyStore]:
             raise StoreError(f"{path} is not a store of Canopy: name the folder of store.path")
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version != VERSION:
-            which, use = ("newer", "newer") if version > VERSION else ("older", "earlier")
-            raise StoreError(f"{path} is of version {version}, {which} than {VERSION}: use the {use} canopy")
+            raise StoreError(f"{path} is of version {version}, and not {VERSION}: use the canopy that wrote it")
         yield ReadOnlyStore(db, path, version, ahead_of_wall(clock(db)))
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
