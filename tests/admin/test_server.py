@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 from collections import Counter
@@ -315,6 +316,12 @@ async def test_what_is_no_http_is_not_logged(serve: Serve, caplog: pytest.LogCap
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + b"0123456789" * 1_000 + b"\r\n\r\n")
     assert b" 400 " in await rest(reader)
     writer.close()
+    reader, writer = await raw(broker)
+    writer.write(b"FETCH /api/v5/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, body = (await rest(reader)).partition(b"\r\n\r\n")
+    writer.close()
+    assert b"Server: canopy\r\n" in head
+    assert json.loads(body) == {"code": "BAD_REQUEST", "message": "Invalid method encountered"}
     assert "0123456789" not in caplog.text
     assert broker.faults.counts.get("http", 0) == 0
 

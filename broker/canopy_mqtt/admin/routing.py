@@ -42,6 +42,10 @@ NODE: Final = "Canopy-Node"
 MISSING: Final = "Canopy-Missing-Workers"
 """The header that names the workers whose part an answer lacks (`canopy_mqtt.workers`)."""
 
+ESCAPE: Final = "\x1b"
+"""A character before a part of a path that is not of the part: browsers and proxies take `.` and `..` for steps of the
+path, also as `%2e`, and leave them out."""
+
 AT_ONCE: Final = 2
 """Requests for lists and figures that are handled in one turn of the event loop: each takes about a millisecond, which
 delays all MQTT clients. `http_connections.IN_A_TURN` is about all requests."""
@@ -88,7 +92,7 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Handled]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path. `{name}` in the path is one segment of it.
+    """One method of one path. `{name}` in the path is one segment of it, without `ESCAPE` before it.
 
     `body` is a model that forbids names that it does not have. `handler` gives a model, which is answered as JSON;
     None for 204; or a response of its own. `streams`: its answer may take longer than `http.timeout`.
@@ -215,7 +219,8 @@ class RequestHandler:
         if self._broker.stopping and request.method not in SAFE:
             # Its tasks would not be ended, and its messages not be stored.
             raise ApiError(503, "SERVICE_UNAVAILABLE", "the broker is stopping")
-        call = Call(self._broker, request, caller, dict(request.match_info))
+        path = {name: part.removeprefix(ESCAPE) for name, part in request.match_info.items()}
+        call = Call(self._broker, request, caller, path)
         if route.query is not None:
             call.query = _query(request, route.query)
         if route.body is not None:

@@ -134,15 +134,7 @@ class AdminServer:
         app[FEED] = self.feed
         for route in all_routes() if self._routes is None else self._routes:
             requests.add(app, route, local)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=IDLE_TIMES * self._settings.timeout,
-            shutdown_timeout=GRACE,
-            max_line_size=MAX_LINE_BYTES,
-            logger=_log(self._broker.faults),
-        )
+        runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=GRACE)
         await runner.setup()
         self._runners.append(runner)
         return runner
@@ -164,7 +156,13 @@ class AdminServer:
 
     async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
         assert runner.server is not None
-        make: Callable[[], asyncio.BaseProtocol] = runner.server
+        options: dict[str, Any] = {
+            "access_log": None,
+            "keepalive_timeout": IDLE_TIMES * self._settings.timeout,
+            "max_line_size": MAX_LINE_BYTES,
+            "logger": _log(self._broker.faults),
+        }
+        make = partial(_HttpProtocol, runner.server, loop=asyncio.get_running_loop(), **options)
         await self.listen(
             endpoint, partial(self._under_tls if endpoint.scheme == "https" else self.connections.protocol, make)
         )
@@ -273,6 +271,26 @@ class AdminServer:
         if self.authentication is not None:
             await self.authentication.close()
         self.open.clear()
+
+
+class _HttpProtocol(web.RequestHandler):
+    """aiohttp's side of a connection, which answers also what is no HTTP request with an error of the API."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        # Which tells the log, and raises where a part of an answer has left.
+        super().handle_error(request, status, exc, message)
+        why = (message or "").partition("\n")[0].rstrip(":")
+        made = error_response(
+            ApiError(status, "BAD_REQUEST", why) if status < 500 else ApiError(status, "INTERNAL_ERROR", "see the log")
+        )
+        made.force_close()
+        return made
 
 
 OF_OTHERS: Final = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
