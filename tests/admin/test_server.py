@@ -53,7 +53,12 @@ async def test_what_there_is_not_is_said_as_json(serve: Serve, ask: aiohttp.Clie
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Server"] == "canopy"
     async with ask.put(broker.http[0] + "/healthz") as answer:
-        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+        assert (await answer.json())["code"] == "METHOD_NOT_ALLOWED"
+    async with ask.get(broker.http[0] + "/healthz", headers={"Expect": "a miracle"}) as answer:
+        assert (answer.status, await answer.json()) == (417, {"code": "BAD_REQUEST", "message": "Expectation Failed"})
+    async with ask.get(broker.http[0] + "/api/v5/stats?figure=x") as answer:
+        assert (answer.status, (await answer.json())["message"]) == (400, "figure: this path takes no query")
 
 
 async def test_a_fault_of_a_handler_is_answered_and_stays_there(

@@ -223,6 +223,8 @@ class RequestHandler:
         call = Call(self._broker, request, caller, path)
         if route.query is not None:
             call.query = _query(request, route.query)
+        elif request.query and route.path.startswith(BASE):
+            raise ApiError(400, "BAD_REQUEST", f"{next(iter(request.query))}: this path takes no query")
         if route.body is not None:
             call.body = await _body(request, route.body)
         if not in_turn:
@@ -258,10 +260,14 @@ def with_security_headers(response: web.StreamResponse) -> web.StreamResponse:
 
 
 def error_response(error: ApiError) -> web.StreamResponse:
-    text = json.dumps({"code": error.code, "message": error.message})
+    text = error_text(error.code, error.message)
     return with_security_headers(
         web.Response(text=text, content_type="application/json", status=error.status, headers=error.headers)
     )
+
+
+def error_text(code: str, message: str) -> str:
+    return json.dumps({"code": code, "message": message})
 
 
 def _query(request: web.Request, model: type[BaseModel]) -> BaseModel:
