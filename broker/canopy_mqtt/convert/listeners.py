@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from canopy_mqtt.convert.draft import Draft, Kind, Table, fault
 from canopy_mqtt.convert.options import NotConverted, canonical, first_word, idles, number_or_none, yes_or_no
 from canopy_mqtt.convert.source import Line
+from canopy_mqtt.settings.http import is_loopback
 from canopy_mqtt.settings.listeners import Listener as ListenerSettings
 from canopy_mqtt.settings.listeners import parse_endpoint
 
@@ -237,7 +238,7 @@ def _host(listener: ListenerOptions, host: str, local_only: bool, draft: Draft, 
         else:
             why.append(domain)
     if host:
-        if interface is not None and not _is_loopback(host):
+        if interface is not None and not is_loopback(host):
             listener.switch_off(interface, f"{host} is no address of this interface", draft)
         elif interface is not None:
             why.append(interface)
@@ -254,13 +255,6 @@ def _is_of(family: str, host: str) -> bool:
         return ipaddress.ip_address(host).version == (4 if family == "ipv4" else 6)
     except ValueError:
         return False
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _has_tls(listener: ListenerOptions, draft: Draft) -> bool:
