@@ -175,6 +175,7 @@ BAD: list[tuple[int, object]] = [
     (200, {"result": "allow", "attributes": {"a": 5}}),
     (200, {"result": "allow", "expires_at": "soon"}),
     (200, {"result": "allow", "expires_at": -1}),
+    (200, {"result": "allow", "expires_at": 10**400}),
     (200, b'{"result": "allow", "expires_at": NaN}'),
     (200, {"result": "allow", "rules": "a/#"}),
     (200, {"result": "allow", "rules": [{"topic": "a/#/b"}]}),

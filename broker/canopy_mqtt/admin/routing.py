@@ -30,6 +30,7 @@ from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host, node_of
 from canopy_mqtt.admin.http_connections import HttpConnections
 from canopy_mqtt.admin.paging import Page, as_json
+from canopy_mqtt.store.base import StoreError
 
 Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 
@@ -194,6 +195,8 @@ class RequestHandler:
             made = error_response(ApiError(403, "FORBIDDEN", "banned for guessing"))
         except ApiError as error:
             made = error_response(error)
+        except StoreError as error:
+            made = error_response(ApiError(503, "SERVICE_UNAVAILABLE", str(error)))
         except TimeoutError:
             made = error_response(ApiError(503, "TIMEOUT", "the request took too long"))
         except web.HTTPException as error:
