@@ -252,27 +252,19 @@ class TestOrder:
 
 
 class TestMessages:
-    def test_a_misspelt_name(self, toml: Path) -> None:
-        toml.write_text("[limits]\nmax_packet_siz = 1000\n")
-        assert problems(toml) == [
-            f"{toml}: limits.max_packet_siz: no such setting; the nearest is limits.max_packet_size"
-        ]
-
-    def test_a_misspelt_section(self, toml: Path) -> None:
-        toml.write_text("[limit]\nmax_packet_size = 1000\n")
-        assert problems(toml) == [
-            f"{toml}: limit.max_packet_size: no such setting; the nearest is limits.max_packet_size"
-        ]
-
-    def test_a_misspelt_section_of_a_name_that_several_have(self, toml: Path) -> None:
-        toml.write_text("[limts]\nmax_connections = 5\n")
-        assert problems(toml) == [
-            f"{toml}: limts.max_connections: no such setting; the nearest is limits.max_connections"
-        ]
-
-    def test_a_forgotten_section(self, toml: Path) -> None:
-        toml.write_text("max_qos = 1\n")
-        assert problems(toml) == [f"{toml}: max_qos: no such setting; the nearest is mqtt.max_qos"]
+    @pytest.mark.parametrize(
+        ("text", "name", "nearest"),
+        [
+            ("[limits]\nmax_packet_siz = 1000", "limits.max_packet_siz", "limits.max_packet_size"),
+            ("[limit]\nmax_packet_size = 1000", "limit.max_packet_size", "limits.max_packet_size"),
+            ("[limts]\nmax_connections = 5", "limts.max_connections", "limits.max_connections"),
+            ("max_qos = 1", "max_qos", "mqtt.max_qos"),
+        ],
+    )
+    def test_a_misspelt_name_or_section(self, toml: Path, text: str, name: str, nearest: str) -> None:
+        """Also of a name that several sections have, and one without its section."""
+        toml.write_text(f"{text}\n")
+        assert problems(toml) == [f"{toml}: {name}: no such setting; the nearest is {nearest}"]
 
     def test_what_resembles_only_a_setting_of_another_section(self) -> None:
         """Also as a variable: it is no other program's."""
