@@ -193,23 +193,22 @@ def test_a_user_that_cannot_be_sent() -> None:
         check(Endpoint("mqtt", "127.0.0.1", 1), 10, "u", "p" * 65_536)
 
 
-@for_each("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x00", b"\x00\x00\x00\x00"])
-def test_something_else_listens_there(answer: bytes) -> None:
+@for_each(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no MQTT CONNACK"),
+        (b"\x20\x03\x00\x00\x00", "no MQTT CONNACK"),
+        (b"\x00\x00\x00\x00", "no MQTT CONNACK"),
+        (b"", "closed before a CONNACK"),
+        (b"\x20\x02\x00", "closed before a CONNACK"),
+    ],
+)
+def test_no_broker_answers(answer: bytes, words: str) -> None:
     def handle(connection: socket.socket) -> None:
         connection.recv(100)
         connection.sendall(answer)
 
-    with answering(handle) as address, pytest.raises(UnhealthyError, match="no MQTT CONNACK"):
-        check(address, 10)
-
-
-@for_each("answer", [b"", b"\x20\x02\x00"])
-def test_closed_before_the_answer(answer: bytes) -> None:
-    def handle(connection: socket.socket) -> None:
-        connection.recv(100)
-        connection.sendall(answer)
-
-    with answering(handle) as address, pytest.raises(UnhealthyError, match="closed before a CONNACK"):
+    with answering(handle) as address, pytest.raises(UnhealthyError, match=words):
         check(address, 10)
 
 
