@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 from collections import Counter
@@ -52,7 +53,12 @@ async def test_what_there_is_not_is_said_as_json(serve: Serve, ask: aiohttp.Clie
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Server"] == "canopy"
     async with ask.put(broker.http[0] + "/healthz") as answer:
-        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+        assert (await answer.json())["code"] == "METHOD_NOT_ALLOWED"
+    async with ask.get(broker.http[0] + "/healthz", headers={"Expect": "a miracle"}) as answer:
+        assert (answer.status, await answer.json()) == (417, {"code": "BAD_REQUEST", "message": "Expectation Failed"})
+    async with ask.get(broker.http[0] + "/api/v5/stats?figure=x") as answer:
+        assert (answer.status, (await answer.json())["message"]) == (400, "figure: this path takes no query")
 
 
 async def test_a_fault_of_a_handler_is_answered_and_stays_there(
@@ -315,6 +321,12 @@ async def test_what_is_no_http_is_not_logged(serve: Serve, caplog: pytest.LogCap
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + b"0123456789" * 1_000 + b"\r\n\r\n")
     assert b" 400 " in await rest(reader)
     writer.close()
+    reader, writer = await raw(broker)
+    writer.write(b"FETCH /api/v5/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, body = (await rest(reader)).partition(b"\r\n\r\n")
+    writer.close()
+    assert b"Server: canopy\r\n" in head
+    assert json.loads(body) == {"code": "BAD_REQUEST", "message": "Invalid method encountered"}
     assert "0123456789" not in caplog.text
     assert broker.faults.counts.get("http", 0) == 0
 

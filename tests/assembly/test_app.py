@@ -17,7 +17,7 @@ from canopy_mqtt.command.health import UnhealthyError, check
 from canopy_mqtt.core.hooks import AccessControl
 from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.observe.presence import Presence
-from canopy_mqtt.settings import Address, Endpoint, Federation, Log, Shutdown, Sys, Upstream
+from canopy_mqtt.settings import Endpoint, Federation, Log, Shutdown, Sys, Upstream
 from canopy_mqtt.settings import Presence as PresenceSettings
 from canopy_mqtt.store import MemoryStore
 from canopy_mqtt.store.base import StoreError
@@ -221,7 +221,7 @@ async def test_a_health_check_is_no_warning_where_nobody_is_anonymous(told: list
     """And it does not call a broker healthy in which nobody has room."""
     limited = settings(mqtt={"allow_anonymous": False}, limits={"max_connections": 1})
     async with Broker(limited) as broker:
-        address = Address("127.0.0.1", broker.ports[0])
+        address = Endpoint("mqtt", "127.0.0.1", broker.ports[0])
         await asyncio.to_thread(check, address)
         await asyncio.to_thread(check, address, 5.0, "anybody")
         refusals = [line["log_level"] for line in told if line["event"] == "client refused"]

@@ -20,7 +20,7 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.observe import store_watch
 from canopy_mqtt.observe.store_watch import StoreWatch
 from canopy_mqtt.security.rules.rule import RECEIVE, Rule
-from canopy_mqtt.settings import Address, Settings, Shutdown, Sys
+from canopy_mqtt.settings import Endpoint, Settings, Shutdown, Sys
 from canopy_mqtt.store import MemoryStore
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.damage import NAMED, Damages
@@ -83,7 +83,7 @@ async def test_the_state_does_not_wait_for_the_interval() -> None:
 
 async def test_a_health_check_sees_it() -> None:
     async with running(Disk()) as (broker, watch):
-        address = Address("127.0.0.1", broker.ports[0])
+        address = Endpoint("mqtt", "127.0.0.1", broker.ports[0])
         await asyncio.to_thread(check, address)
         watch.failed(FULL)
         with pytest.raises(UnhealthyError, match=f"the store cannot be written: {FULL}$"):

@@ -12,12 +12,12 @@ import pytest
 from canopy_mqtt.command.health import UnhealthyError, check
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import Connect
-from canopy_mqtt.settings import Address
+from canopy_mqtt.settings import Endpoint
 from tests.support.runs import for_each
 
 
 @contextmanager
-def answering(handle: Callable[[socket.socket], None]) -> Iterator[Address]:
+def answering(handle: Callable[[socket.socket], None]) -> Iterator[Endpoint]:
     """A server for one connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -29,7 +29,7 @@ def answering(handle: Callable[[socket.socket], None]) -> Iterator[Address]:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield Address(*server.getsockname())
+            yield Endpoint("mqtt", *server.getsockname())
         finally:
             thread.join()
 
@@ -190,26 +190,25 @@ def test_a_user_has_to_be_let_in(code: int, words: str) -> None:
 
 def test_a_user_that_cannot_be_sent() -> None:
     with pytest.raises(UnhealthyError, match="more than 65535 bytes"):
-        check(Address("127.0.0.1", 1), 10, "u", "p" * 65_536)
+        check(Endpoint("mqtt", "127.0.0.1", 1), 10, "u", "p" * 65_536)
 
 
-@for_each("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x00", b"\x00\x00\x00\x00"])
-def test_something_else_listens_there(answer: bytes) -> None:
+@for_each(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no MQTT CONNACK"),
+        (b"\x20\x03\x00\x00\x00", "no MQTT CONNACK"),
+        (b"\x00\x00\x00\x00", "no MQTT CONNACK"),
+        (b"", "closed before a CONNACK"),
+        (b"\x20\x02\x00", "closed before a CONNACK"),
+    ],
+)
+def test_no_broker_answers(answer: bytes, words: str) -> None:
     def handle(connection: socket.socket) -> None:
         connection.recv(100)
         connection.sendall(answer)
 
-    with answering(handle) as address, pytest.raises(UnhealthyError, match="no MQTT CONNACK"):
-        check(address, 10)
-
-
-@for_each("answer", [b"", b"\x20\x02\x00"])
-def test_closed_before_the_answer(answer: bytes) -> None:
-    def handle(connection: socket.socket) -> None:
-        connection.recv(100)
-        connection.sendall(answer)
-
-    with answering(handle) as address, pytest.raises(UnhealthyError, match="closed before a CONNACK"):
+    with answering(handle) as address, pytest.raises(UnhealthyError, match=words):
         check(address, 10)
 
 
@@ -224,7 +223,7 @@ def test_no_answer_in_time() -> None:
 
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = Address(*server.getsockname())
+        address = Endpoint("mqtt", *server.getsockname())
     with pytest.raises(UnhealthyError, match=f"^mqtt://127.0.0.1:{address.port}: "):
         check(address, 10)
 
@@ -232,7 +231,7 @@ def test_nobody_listens() -> None:
 @for_each("host", ["a" * 64 + ".example.org", "a..b"])
 def test_what_can_be_no_host_name(host: str) -> None:
     with pytest.raises(UnhealthyError, match="not a host name"):
-        check(Address(host, 1883), 1.0)
+        check(Endpoint("mqtt", host, 1883), 1.0)
 
 
 def test_an_endless_answer() -> None:

@@ -167,5 +167,6 @@ def test_a_password_in_the_url_is_neither_taken_nor_told() -> None:
     assert "secret-word" not in str(caught.value)
 
 
-def test_names_that_are_no_utf_8() -> None:
+def test_names_that_are_no_utf_8_or_steps_of_a_path() -> None:
     assert named("a\udcff/") == "a%FF%2F"
+    assert (named("."), named("..."), named("\x1b..")) == ("%1B.", "...", "%1B%1B..")

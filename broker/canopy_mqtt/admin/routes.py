@@ -32,6 +32,8 @@ from canopy_mqtt.admin.api import (
 from canopy_mqtt.admin.routing import BASE, Call, Route
 from canopy_mqtt.version import __version__
 
+PART = "`.` and `..`, which browsers and proxies leave out of a path, take %1B before them"
+
 SCHEMAS = "#/components/schemas/{model}"
 
 
@@ -72,7 +74,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 def _operation(route: Route, references: Any) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "description": PART}
         for name in re.findall(r"{(\w+)", route.path)
     ]
     if route.query is not None:

@@ -30,6 +30,7 @@ from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host, node_of
 from canopy_mqtt.admin.http_connections import HttpConnections
 from canopy_mqtt.admin.paging import Page, as_json
+from canopy_mqtt.store.base import StoreError
 
 Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 
@@ -41,6 +42,10 @@ NODE: Final = "Canopy-Node"
 
 MISSING: Final = "Canopy-Missing-Workers"
 """The header that names the workers whose part an answer lacks (`canopy_mqtt.workers`)."""
+
+ESCAPE: Final = "\x1b"
+"""A character before a part of a path that is not of the part: browsers and proxies take `.` and `..` for steps of the
+path, also as `%2e`, and leave them out."""
 
 AT_ONCE: Final = 2
 """Requests for lists and figures that are handled in one turn of the event loop: each takes about a millisecond, which
@@ -88,7 +93,7 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Handled]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path. `{name}` in the path is one segment of it.
+    """One method of one path. `{name}` in the path is one segment of it, without `ESCAPE` before it.
 
     `body` is a model that forbids names that it does not have. `handler` gives a model, which is answered as JSON;
     None for 204; or a response of its own. `streams`: its answer may take longer than `http.timeout`.
@@ -190,6 +195,8 @@ class RequestHandler:
             made = error_response(ApiError(403, "FORBIDDEN", "banned for guessing"))
         except ApiError as error:
             made = error_response(error)
+        except StoreError as error:
+            made = error_response(ApiError(503, "SERVICE_UNAVAILABLE", str(error)))
         except TimeoutError:
             made = error_response(ApiError(503, "TIMEOUT", "the request took too long"))
         except web.HTTPException as error:
@@ -215,9 +222,12 @@ class RequestHandler:
         if self._broker.stopping and request.method not in SAFE:
             # Its tasks would not be ended, and its messages not be stored.
             raise ApiError(503, "SERVICE_UNAVAILABLE", "the broker is stopping")
-        call = Call(self._broker, request, caller, dict(request.match_info))
+        path = {name: part.removeprefix(ESCAPE) for name, part in request.match_info.items()}
+        call = Call(self._broker, request, caller, path)
         if route.query is not None:
             call.query = _query(request, route.query)
+        elif request.query and route.path.startswith(BASE):
+            raise ApiError(400, "BAD_REQUEST", f"{next(iter(request.query))}: this path takes no query")
         if route.body is not None:
             call.body = await _body(request, route.body)
         if not in_turn:
@@ -253,10 +263,14 @@ def with_security_headers(response: web.StreamResponse) -> web.StreamResponse:
 
 
 def error_response(error: ApiError) -> web.StreamResponse:
-    text = json.dumps({"code": error.code, "message": error.message})
+    text = error_text(error.code, error.message)
     return with_security_headers(
         web.Response(text=text, content_type="application/json", status=error.status, headers=error.headers)
     )
+
+
+def error_text(code: str, message: str) -> str:
+    return json.dumps({"code": code, "message": message})
 
 
 def _query(request: web.Request, model: type[BaseModel]) -> BaseModel:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from canopy_mqtt import sockets
@@ -22,7 +22,15 @@ from canopy_mqtt.admin.events import FEED, EventFeed
 from canopy_mqtt.admin.host import Host
 from canopy_mqtt.admin.http_connections import HttpConnection, HttpConnections
 from canopy_mqtt.admin.routes import all_routes
-from canopy_mqtt.admin.routing import Call, Handled, RequestHandler, Route, error_response
+from canopy_mqtt.admin.routing import (
+    SECURE,
+    Call,
+    Handled,
+    RequestHandler,
+    Route,
+    error_response,
+    error_text,
+)
 from canopy_mqtt.certificates import Loaded, TlsError, reason_of
 from canopy_mqtt.certificates import load as load_certificates
 from canopy_mqtt.guards.log import Faults
@@ -132,39 +140,30 @@ class AdminServer:
     async def _runner(self, requests: RequestHandler, local: bool) -> web.AppRunner:
         app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[self._in_turn])
         app[FEED] = self.feed
+        app.on_response_prepare.append(_in_words_of_the_api)
         for route in all_routes() if self._routes is None else self._routes:
             requests.add(app, route, local)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=IDLE_TIMES * self._settings.timeout,
-            shutdown_timeout=GRACE,
-            max_line_size=MAX_LINE_BYTES,
-            logger=_log(self._broker.faults),
-        )
+        runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=GRACE)
         await runner.setup()
         self._runners.append(runner)
         return runner
 
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Answer a request in its turn; unknown paths and methods like all others."""
+        """Answer a request in its turn."""
         await self.connections.answering.wait()
-        try:
-            response: web.StreamResponse = await handler(request)
-        except web.HTTPMethodNotAllowed as error:
-            allowed = {"Allow": ", ".join(sorted(error.allowed_methods))}
-            return error_response(
-                ApiError(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path", allowed)
-            )
-        except web.HTTPNotFound:
-            return error_response(ApiError(404, "NOT_FOUND", "there is no such path"))
+        response: web.StreamResponse = await handler(request)
         return response
 
     async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
         assert runner.server is not None
-        make: Callable[[], asyncio.BaseProtocol] = runner.server
+        options: dict[str, Any] = {
+            "access_log": None,
+            "keepalive_timeout": IDLE_TIMES * self._settings.timeout,
+            "max_line_size": MAX_LINE_BYTES,
+            "logger": _log(self._broker.faults),
+        }
+        make = partial(_HttpProtocol, runner.server, loop=asyncio.get_running_loop(), **options)
         await self.listen(
             endpoint, partial(self._under_tls if endpoint.scheme == "https" else self.connections.protocol, make)
         )
@@ -273,6 +272,39 @@ class AdminServer:
         if self.authentication is not None:
             await self.authentication.close()
         self.open.clear()
+
+
+async def _in_words_of_the_api(request: web.Request, response: web.StreamResponse) -> None:
+    """Make an error of the API of what aiohttp answers where there is no route, or an expectation it does not know."""
+    if isinstance(response, web.HTTPException):
+        code, why = {
+            404: ("NOT_FOUND", "there is no such path"),
+            405: ("METHOD_NOT_ALLOWED", f"{request.method} is not for this path"),
+        }.get(response.status, ("BAD_REQUEST", response.reason))
+        response.body = error_text(code, why).encode()
+        response.headers[hdrs.CONTENT_LENGTH] = str(len(response.body))
+        response.content_type = "application/json"
+        response.headers.update(SECURE)
+
+
+class _HttpProtocol(web.RequestHandler):
+    """aiohttp's side of a connection, which answers also what is no HTTP request with an error of the API."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        # Which tells the log, and raises where a part of an answer has left.
+        super().handle_error(request, status, exc, message)
+        why = (message or "").partition("\n")[0].rstrip(":")
+        made = error_response(
+            ApiError(status, "BAD_REQUEST", why) if status < 500 else ApiError(status, "INTERNAL_ERROR", "see the log")
+        )
+        made.force_close()
+        return made
 
 
 OF_OTHERS: Final = (HttpProcessingError, web.RequestPayloadError, ConnectionError)

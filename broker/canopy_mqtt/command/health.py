@@ -21,7 +21,7 @@ from canopy_mqtt.client.machine import ClientMachine, connect_packet
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import V311, Publish
 from canopy_mqtt.files import check_files
-from canopy_mqtt.settings import Address, Endpoint, parse_endpoint
+from canopy_mqtt.settings import Endpoint, parse_endpoint
 from canopy_mqtt.settings.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from canopy_mqtt.settings.values import MAX_STRING_BYTES
 from canopy_mqtt.terminal import MISUSED, fail
@@ -129,7 +129,7 @@ def _no_password() -> str:
 
 
 def check(
-    address: Address | Endpoint,
+    address: Endpoint,
     timeout: float = 5.0,
     user: str | None = None,
     password: str | None = None,
@@ -179,9 +179,7 @@ def check(
         raise UnhealthyError(f"{address.url()}: the store cannot be written: {reason[:MAX_REASON_LENGTH]}")
 
 
-def _where(address: Address | Endpoint, tls: ssl.SSLContext | None, server_name: str) -> BrokerAddress:
-    if isinstance(address, Address):
-        return BrokerAddress(address.host, address.port)
+def _where(address: Endpoint, tls: ssl.SSLContext | None, server_name: str) -> BrokerAddress:
     if address.path:
         return BrokerAddress(unix=address.path)
     secured = (tls or context()) if address.tls else None

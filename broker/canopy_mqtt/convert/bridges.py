@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from canopy_mqtt.convert.draft import Draft, Kind, Table, Value, fault
 from canopy_mqtt.convert.listeners import put
 from canopy_mqtt.convert.options import first_word, number, yes_or_no
 from canopy_mqtt.convert.source import Line
 from canopy_mqtt.settings import NEVER, Upstream
-
-Result = TypeVar("Result")
 
 VERSIONS: Final = {"mqttv50": "5.0", "mqttv311": "3.1.1", "mqttv31": "3.1.1"}
 
@@ -119,7 +117,7 @@ def _set_connection(bridge: Bridge, table: Table, suffix: str, draft: Draft) -> 
     if version is not None and version.value in DIFFERENCES:
         draft.note(version, Kind.MISSING, DIFFERENCES[version.value])
     clean = options.get("cleansession")
-    if clean is not None and _read(clean, yes_or_no, False, draft):
+    if clean is not None and draft.read(clean, yes_or_no, False):
         table.set("session_expiry", 0, clean)
     else:
         table.set("clean_start", False, clean or "as in mosquitto, unless cleansession says otherwise")
@@ -135,7 +133,7 @@ def _set_tls(bridge: Bridge, table: Table, address: str, draft: Draft) -> str:
     tls = [options[name] for name in WITH_TLS if name in options]
     trusted = options.get("bridge_tls_use_os_certs")
     if trusted is not None:
-        if _read(trusted, yes_or_no, True, draft):
+        if draft.read(trusted, yes_or_no, True):
             tls.append(trusted)
         else:
             draft.note(trusted, Kind.NOTHING, "it asks for nothing")
@@ -144,7 +142,7 @@ def _set_tls(bridge: Bridge, table: Table, address: str, draft: Draft) -> str:
             off = f"off, for {options[name]}"
             draft.note(options[name], Kind.GUARD, "there is no TLS with pre-shared keys; the link is off")
     revoked = options.get("bridge_require_ocsp")
-    if revoked is not None and _read(revoked, yes_or_no, True, draft):
+    if revoked is not None and draft.read(revoked, yes_or_no, True):
         off = f"off, for {revoked}"
         draft.note(revoked, Kind.GUARD, "whether the upstream's certificate was revoked is not asked; the link is off")
     elif revoked is not None:
@@ -164,7 +162,7 @@ def _set_tls(bridge: Bridge, table: Table, address: str, draft: Draft) -> str:
 def _set_pauses(bridge: Bridge, table: Table, draft: Draft) -> None:
     line = bridge.options.get("restart_timeout")
     none: list[int] = []
-    seconds = none if line is None else _read(line, _numbers, none, draft)
+    seconds = none if line is None else draft.read(line, _numbers, none)
     if line is None or not seconds:
         return
     if len(seconds) > 2:
@@ -177,8 +175,8 @@ def _set_pauses(bridge: Bridge, table: Table, draft: Draft) -> None:
 def _set_notifications(bridge: Bridge, table: Table, suffix: str, draft: Draft) -> None:
     options = bridge.options
     line, on, here = (options.get(name) for name in ("notification_topic", "notifications", "notifications_local_only"))
-    wanted = on is None or _read(on, yes_or_no, True, draft)
-    local = here is not None and _read(here, yes_or_no, False, draft)
+    wanted = on is None or draft.read(on, yes_or_no, True)
+    local = here is not None and draft.read(here, yes_or_no, False)
     if not wanted or local:
         table.set("status_topic", "", *(each for each in (on, here) if each is not None))
         for each in (line, here):
@@ -280,14 +278,6 @@ def _expiry(text: str) -> int:
 def _take(bridge: Bridge, table: Table, option: str, key: str, read: Callable[[str], Value], draft: Draft) -> None:
     line = bridge.options.get(option)
     if line is not None:
-        value = _read(line, read, None, draft)
+        value = draft.read(line, read, None)
         if value is not None:
             table.set(key, value, line)
-
-
-def _read(line: Line, read: Callable[[str], Result], otherwise: Result, draft: Draft) -> Result:
-    try:
-        return read(line.value)
-    except ValueError as error:
-        draft.note(line, Kind.MISSING, f"the value has to be {error}")
-        return otherwise

@@ -7,15 +7,17 @@ not be converted at the top. Promises: each line becomes a setting in force, or 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from canopy_mqtt.convert.source import Line
 
 Value: TypeAlias = bool | int | float | str | Sequence[str]
+
+Result = TypeVar("Result")
 
 HEAD: Final = """\
 # Settings for Canopy, made by `canopy convert` from {source}.
@@ -136,6 +138,15 @@ class Draft:
 
     def note(self, line: Line, kind: Kind, text: str) -> None:
         self.notes[Note(line, kind, text)] = None
+
+    def read(self, line: Line | None, read: Callable[[str], Result], otherwise: Result) -> Result:
+        """Return the value of a line, or `otherwise` without one; a malformed one is noted."""
+        if line is not None:
+            try:
+                return read(line.value)
+            except ValueError as error:
+                self.note(line, Kind.MISSING, f"the value has to be {error}")
+        return otherwise
 
     def of_kind(self, *kinds: Kind) -> list[Note]:
         return [note for note in self.notes if note.kind in kinds]

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 from canopy_mqtt.convert.draft import Draft, Kind, Table, fault
 from canopy_mqtt.convert.options import NotConverted, canonical, first_word, idles, number_or_none, yes_or_no
 from canopy_mqtt.convert.source import Line
+from canopy_mqtt.settings.http import is_loopback
 from canopy_mqtt.settings.listeners import Listener as ListenerSettings
 from canopy_mqtt.settings.listeners import parse_endpoint
-
-Result = TypeVar("Result")
 
 OLDEST_TLS: Final = {"tlsv1.3": "1.3", "tlsv1.2": "1.2", "tlsv1.1": "1.2", "tlsv1": "1.2"}
 
@@ -90,17 +89,6 @@ class ListenerOptions:
         else:
             put(self.options, line, draft)
 
-    def value(self, option: str, read: Callable[[str], Result], otherwise: Result, draft: Draft) -> Result:
-        """Return the value of an option, or `otherwise` without one; a malformed one is noted."""
-        line = self.options.get(option)
-        if line is None:
-            return otherwise
-        try:
-            return read(line.value)
-        except ValueError as error:
-            draft.note(line, Kind.MISSING, f"the value has to be {error}")
-            return otherwise
-
     def is_on(self, option: str) -> bool:
         """Return True if a valid boolean option is `true`."""
         line = self.options.get(option)
@@ -151,7 +139,7 @@ def convert_listener(listener: ListenerOptions, local_only: bool, draft: Draft) 
             draft.note(next(iter(options.values())), Kind.MISSING, text)
     _set_url(listener, local_only, draft)
     if "max_connections" in options:
-        most = listener.value("max_connections", number_or_none, 0, draft)
+        most = draft.read(listener.options.get("max_connections"), number_or_none, 0)
         table.set("max_connections", most, options["max_connections"])
     _set_proxy(listener, draft)
     _set_mount(listener, draft)
@@ -237,7 +225,7 @@ def _host(listener: ListenerOptions, host: str, local_only: bool, draft: Draft, 
         else:
             why.append(domain)
     if host:
-        if interface is not None and not _is_loopback(host):
+        if interface is not None and not is_loopback(host):
             listener.switch_off(interface, f"{host} is no address of this interface", draft)
         elif interface is not None:
             why.append(interface)
@@ -254,13 +242,6 @@ def _is_of(family: str, host: str) -> bool:
         return ipaddress.ip_address(host).version == (4 if family == "ipv4" else 6)
     except ValueError:
         return False
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _has_tls(listener: ListenerOptions, draft: Draft) -> bool:

@@ -271,12 +271,7 @@ class _Conversion:
         return value
 
     def _read(self, line: Line | None, read: Callable[[str], Result]) -> Result | None:
-        if line is not None:
-            try:
-                return read(any_text(line.value))
-            except ValueError as error:
-                self._draft.note(line, Kind.MISSING, f"the value has to be {error}")
-        return None
+        return self._draft.read(line, lambda text: read(any_text(text)), None)
 
     def _set_sizes(self) -> None:
         """Set the largest packet and payload: without an option for packets, a packet with that payload fits."""

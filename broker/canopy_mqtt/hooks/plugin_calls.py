@@ -1,4 +1,4 @@
-"""PluginCalls plug-ins: each call is guarded, and `async` ones run one after the other, in a bounded queue."""
+"""Calls plug-ins: each call is guarded, and `async` ones run one after the other, in a bounded queue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _ends(task: asyncio.Future[Any], seconds: float) -> bool:
 
 
 class PluginCalls:
-    """PluginCalls the plug-ins of one broker. `server` is set at its start."""
+    """Calls the plug-ins of one broker. `server` is set at its start."""
 
     def __init__(self, plugins: Sequence[Any]) -> None:
         """Raises PluginError: a plug-in defines no hook, or one that does not exist."""
@@ -50,7 +50,7 @@ class PluginCalls:
         self.plugins = tuple(plugins)
         self.server: Server | None = None
         self.left_out = 0
-        """PluginCalls of `async` hooks that found the queue full."""
+        """Calls of `async` hooks that found the queue full."""
         self._waiting: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._worker: asyncio.Task[None] | None = None
 

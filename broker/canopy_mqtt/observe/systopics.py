@@ -12,8 +12,9 @@ Owns the timer that publishes the catalogue (`canopy_mqtt.observe.figures`). Pro
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.core.jobs import STEP_WORK
 from canopy_mqtt.core.ledger import DROP_CAUSES, Ledger
@@ -112,11 +113,15 @@ class SysTopics:
     def _turn(self) -> None:
         # First: whatever happens, there is another turn.
         self._timer = self._server.loop.call_later(self._interval, self._turn)
+        self._guarded(self.begin_turn)
+
+    def _guarded(self, publish: Callable[..., None], *arguments: Any) -> None:
+        """Publish, and wake the writers; a fault is logged and ends nothing else."""
         try:
-            self.begin_turn()
+            publish(*arguments)
         except Exception as error:
             self._server.faults.broke("sys-topics", error)
-            self._server.after_batch()
+        self._server.after_batch()
 
     def begin_turn(self) -> None:
         self.update()
@@ -151,15 +156,11 @@ class SysTopics:
 
     def _publish_on(self) -> None:
         self._publishing = None
-        try:
-            if self._server.rounds.writing or self._server.router.fanout.broadcasting:
-                # Those whom the last values went to come first.
-                self._publishing = self._server.loop.call_soon(self._publish_on)
-                return
-            self._publish_some()
-        except Exception as error:
-            self._server.faults.broke("sys-topics", error)
-        self._server.after_batch()
+        if self._server.rounds.writing or self._server.router.fanout.broadcasting:
+            # Those whom the last values went to come first.
+            self._publishing = self._server.loop.call_soon(self._publish_on)
+        else:
+            self._guarded(self._publish_some)
 
     def _publish(self, topic: str, payload: bytes) -> None:
         """Publish a changed value. An empty one clears the topic."""
@@ -174,13 +175,8 @@ class SysTopics:
 
     def publish_now(self, topic: str, payload: bytes) -> None:
         """Publish a value at once, if there is `$SYS`. Never raises."""
-        if self._interval <= 0:
-            return
-        try:
-            self._publish(topic, payload)
-        except Exception as error:
-            self._server.faults.broke("sys-topics", error)
-        self._server.after_batch()
+        if self._interval > 0:
+            self._guarded(self._publish, topic, payload)
 
     # -- links to upstream brokers -------------------------------------------------------------------------------------
 
@@ -194,16 +190,15 @@ class SysTopics:
         self._links_handle = None
         changed = list(self._changed_links)
         self._changed_links.clear()
-        try:
-            for link in changed:
-                if self._sources.upstreams.get(link.name) is link:
-                    for topic, value in state(link):
-                        name = f"upstream/{link.name}/{topic}"
-                        self._listed[name] = None
-                        self._publish(name, str(value).encode())
-        except Exception as error:
-            self._server.faults.broke("sys-topics", error)
-        self._server.after_batch()
+        self._guarded(self._publish_states, changed)
+
+    def _publish_states(self, links: list[UpstreamLink]) -> None:
+        for link in links:
+            if self._sources.upstreams.get(link.name) is link:
+                for topic, value in state(link):
+                    name = f"upstream/{link.name}/{topic}"
+                    self._listed[name] = None
+                    self._publish(name, str(value).encode())
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
@@ -214,12 +209,8 @@ class SysTopics:
 
     def _publish_store(self) -> None:
         self._store_handle = None
-        try:
-            if self._store is not None:
-                self._publish("store/state", self._store.state.encode())
-        except Exception as error:
-            self._server.faults.broke("sys-topics", error)
-        self._server.after_batch()
+        if self._store is not None:
+            self.publish_now("store/state", self._store.state.encode())
 
     # -- clients that have lost something ------------------------------------------------------------------------------
 
@@ -253,11 +244,7 @@ class SysTopics:
 
     def _publish_more_clients(self) -> None:
         self._more = None
-        try:
-            self._publish_clients()
-        except Exception as error:
-            self._server.faults.broke("sys-topics", error)
-        self._server.after_batch()
+        self._guarded(self._publish_clients)
 
     # -- everything else -----------------------------------------------------------------------------------------------
 

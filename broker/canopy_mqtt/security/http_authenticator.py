@@ -13,8 +13,8 @@ import asyncio
 import base64
 import hashlib
 import json
-import math
 import secrets
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,9 @@ from canopy_mqtt.settings.urls import shown
 FULL: Final = Refusal(reason_codes.SERVER_BUSY, "too many clients wait for the service")
 DOWN: Final = Refusal(reason_codes.SERVER_UNAVAILABLE, "the service does not answer as it should")
 DENIED: Final = Refusal(text="the service denies it")
+
+LAST: Final = sys.float_info.max
+"""The last time, in seconds since 1970: JSON has whole numbers that are greater."""
 
 UNKNOWN: Final = 404
 DENIALS: Final = (401, 403)
@@ -204,7 +207,7 @@ def _principal(answer: Mapping[str, Any], attempt: Attempt) -> Principal:
         raise FetchError('"groups" of its answer are no list of text')
     if not isinstance(attributes, dict) or not _are_texts(list(attributes.values())):
         raise FetchError('"attributes" of its answer are no text by name')
-    if isinstance(expires_at, bool) or not isinstance(expires_at, (int, float)) or not 0 <= expires_at < math.inf:
+    if isinstance(expires_at, bool) or not isinstance(expires_at, (int, float)) or not 0 <= expires_at <= LAST:
         raise FetchError('"expires_at" of its answer is no number of seconds since 1970')
     try:
         rules = read_claims(answer["rules"]) if answer.get("rules") is not None else ()

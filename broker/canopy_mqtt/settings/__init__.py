@@ -25,7 +25,7 @@ from canopy_mqtt.settings.brokers.cluster import Cluster, ClusterNode
 from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from canopy_mqtt.settings.brokers.workers import Workers
 from canopy_mqtt.settings.http import Http, is_loopback, parse_http
-from canopy_mqtt.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
+from canopy_mqtt.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint, parse_listen
 from canopy_mqtt.settings.root import defaults, flatten, section_models
 from canopy_mqtt.settings.sections import (
     EFFECTS,
@@ -54,10 +54,8 @@ from canopy_mqtt.settings.values import (
     MAX_REMAINING_LENGTH,
     MAX_STORED_NAME,
     NEVER,
-    Address,
     Policy,
     Section,
-    parse_listen,
 )
 
 __all__ = [
@@ -70,7 +68,6 @@ __all__ = [
     "MAX_STORED_NAME",
     "NEVER",
     "Access",
-    "Address",
     "Alarms",
     "AnonymousTable",
     "AuthenticatorTable",

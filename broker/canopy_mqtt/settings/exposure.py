@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
-from canopy_mqtt.settings import HttpTable, JwtTable, Listener, Settings, called
+from canopy_mqtt.settings import HttpTable, JwtTable, Listener, Settings, called, is_loopback
 from canopy_mqtt.settings.access.authenticators import AnyTable
 from canopy_mqtt.settings.access.tokens import in_clear, is_url
 
@@ -144,14 +143,14 @@ def _in_clear(settings: Settings) -> Iterator[str]:
     """Yield a line for each place where credentials other than those of clients cross the network unencrypted."""
     http = settings.http
     for url, endpoint in zip(http.listen, http.endpoints, strict=True):
-        if http.guarded and endpoint.scheme == "http" and endpoint.host and not _is_loopback(endpoint.host):
+        if http.guarded and endpoint.scheme == "http" and endpoint.host and not is_loopback(endpoint.host):
             yield (
                 f'http.listen "{url}": other machines may reach it without TLS, so passwords and tokens of operators '
                 "cross the network unencrypted. Use https://, or listen on 127.0.0.1 behind a proxy with TLS"
             )
     for link in settings.upstream:
         parts = urlsplit(link.url)
-        if parts.scheme == "mqtt" and not _is_loopback(parts.hostname or "") and (link.password or link.password_file):
+        if parts.scheme == "mqtt" and not is_loopback(parts.hostname or "") and (link.password or link.password_file):
             yield (
                 f'upstream "{link.name}": its password is sent to another machine unencrypted. Use mqtts:// in its url'
             )
@@ -176,11 +175,4 @@ def _sends_passwords(listener: Listener, settings: Settings) -> bool:
 
 def _others_reach(listener: Listener) -> bool:
     host = listener.endpoint.host
-    return bool(host) and not _is_loopback(host)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return bool(host) and not is_loopback(host)

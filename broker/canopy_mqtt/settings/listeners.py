@@ -14,19 +14,24 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from canopy_mqtt.settings.values import (
+    DEFAULT_PORT,
     DEFAULT_TLS_PORT,
     MAX_PACKET,
     MAX_TIME,
-    PLAIN_PORTS,
-    Address,
     CountOrUnlimited,
     Delay,
     RateOrUnlimited,
     Section,
+    only,
+    readable,
     wrong,
 )
 
-Scheme: TypeAlias = Literal["mqtt", "mqtts", "ws", "wss", "mqtt+unix"]
+PLAIN_PORTS: Final = {"mqtt": DEFAULT_PORT, "ws": 8080}
+"""The schemes of listeners without further settings, and the default port of each."""
+
+TABLES_ONLY: Final = ("mqtts", "ssl", "tls", "wss", "unix", "mqtt+unix")
+"""Schemes of listeners that need further settings: certificates, or the mode of a file."""
 
 PORTS: Final = {**PLAIN_PORTS, "mqtts": DEFAULT_TLS_PORT, "wss": 8443}
 """The default port of each scheme."""
@@ -50,7 +55,9 @@ FORMS: Final = "mqtt://HOST[:PORT], mqtts://HOST[:PORT], ws://HOST[:PORT], wss:/
 
 
 class Endpoint(NamedTuple):
-    """The parsed URL of a listener: a host and a port, or the path of a Unix socket."""
+    """The parsed URL of a listener: a host and a port, or the path of a Unix socket.
+
+    With port 0 the system chooses a free one."""
 
     scheme: str
     host: str = ""
@@ -73,10 +80,15 @@ class Endpoint(NamedTuple):
         return f"{self.scheme}://{host}:{self.port}"
 
     def overlaps(self, other: Endpoint) -> bool:
-        """Return whether the system would bind only one of the two."""
+        """Return whether the system would bind only one of the two: `0.0.0.0` has the port of every IPv4 address."""
         if self.path or other.path:
             return self.path == other.path
-        return Address(self.host, self.port).overlaps(Address(other.host, other.port))
+        if self.port != other.port or self.port == 0:
+            return False
+        return self.host == other.host or self._is_wild_for(other.host) or other._is_wild_for(self.host)
+
+    def _is_wild_for(self, host: str) -> bool:
+        return self.host == EVERYWHERE or self.host == ("::" if ":" in host else "0.0.0.0")
 
 
 def socket_path(parts: SplitResult) -> str:
@@ -89,6 +101,16 @@ def socket_path(parts: SplitResult) -> str:
     return path
 
 
+def parse_listen(url: str) -> Endpoint:
+    """Parse a URL of `listen`, mqtt:// or ws://. Raises ValueError, as `parse_endpoint`."""
+    scheme = url.partition(":")[0]
+    form = "mqtt://HOST:PORT or ws://HOST:PORT"
+    if scheme in TABLES_ONLY:
+        needs = "certificates" if "unix" not in scheme else "the mode of its file"
+        raise ValueError(f'the scheme "{scheme}" takes a [[listener]] table, for {needs}; here it is {form}')
+    return endpoint_of(url, f"not a URL of the form {form}", PLAIN_PORTS, "")
+
+
 def parse_endpoint(url: str) -> Endpoint:
     """Parse the URL of a listener; an IPv6 address stands in brackets.
 
@@ -99,7 +121,7 @@ def parse_endpoint(url: str) -> Endpoint:
 
 
 def endpoint_of(url: str, forms: str, ports: Mapping[str, int], unix: str) -> Endpoint:
-    """Parse a URL to listen on: `ports` by scheme, `unix`: the scheme of Unix sockets. ValueError has `forms`."""
+    """Parse a URL to listen on. `ports`: by scheme; `unix`: that of Unix sockets, or "". ValueError has `forms`."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -107,21 +129,13 @@ def endpoint_of(url: str, forms: str, ports: Mapping[str, int], unix: str) -> En
         raise ValueError(f"{forms} ({error})") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(f"{forms}, without user, query and fragment")
-    if parts.scheme == unix:
+    if unix and parts.scheme == unix:
         return Endpoint(parts.scheme, path=socket_path(parts))
     if parts.scheme not in ports or not parts.netloc or parts.path not in ("", "/"):
         raise ValueError(forms)
     if not parts.hostname:
         raise ValueError(f"{forms}; the host * listens on every interface (0.0.0.0: IPv4 alone, [::]: IPv6 alone)")
     return Endpoint(parts.scheme, parts.hostname, ports[parts.scheme] if port is None else port)
-
-
-def _url(value: str) -> str:
-    try:
-        parse_endpoint(value)
-    except ValueError as error:
-        raise wrong(str(error)) from None
-    return value
 
 
 def _name(value: str) -> str:
@@ -240,26 +254,19 @@ class Tls(Section):
             raise wrong('only with client_certificates = "optional" or "required"')
         return value
 
-    @field_validator("crl")
-    @classmethod
-    def _of_an_authority(cls, value: str, info: ValidationInfo) -> str:
-        if value and not info.data.get("client_ca", "-"):
-            raise wrong("only with client_ca")
-        return value
-
-    @field_validator("chain")
-    @classmethod
-    def _beside_no_authority(cls, value: str, info: ValidationInfo) -> str:
-        # OpenSSL has one store: certificates there would be authorities of clients, too.
-        if value and info.data.get("client_certificates", "none") != "none":
-            raise wrong('only with client_certificates = "none"; put these certificates behind the server\'s own')
-        return value
+    _of_an_authority = only("only with client_ca", "crl", where=lambda given: bool(given.get("client_ca", "-")))
+    # OpenSSL has one store: certificates there would be authorities of clients, too.
+    _beside_no_authority = only(
+        'only with client_certificates = "none"; put these certificates behind the server\'s own',
+        "chain",
+        where=lambda given: given.get("client_certificates", "none") == "none",
+    )
 
 
 class Listener(Section):
     """One address to listen on. A limit of 0: only the limits of all listeners apply (`[limits]`)."""
 
-    url: Annotated[str, AfterValidator(_url)]
+    url: Annotated[str, AfterValidator(readable(parse_endpoint))]
     name: Annotated[str, AfterValidator(_name)] = ""
     mode: Annotated[str, Field(pattern=r"^0?[0-7]{3}\z")] = "0660"
     group: str = ""
@@ -287,32 +294,29 @@ class Listener(Section):
         """`name`, or the URL if it has none."""
         return self.name or self.url
 
-    @field_validator("mode", "group")
-    @classmethod
-    def _of_a_file(cls, value: str, info: ValidationInfo) -> str:
-        if not info.data.get("url", "mqtt+unix:").startswith("mqtt+unix:"):
-            raise wrong("only with an mqtt+unix:// url")
-        return value
-
-    @field_validator("path", "origins")
-    @classmethod
-    def _of_web_sockets(cls, value: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
-        if value and not info.data.get("url", "ws:").startswith(("ws:", "wss:")):
-            raise wrong("only with a ws:// or wss:// url")
-        return value
+    _of_a_file = only(
+        "only with an mqtt+unix:// url",
+        "mode",
+        "group",
+        where=lambda given: given.get("url", "mqtt+unix:").startswith("mqtt+unix:"),
+    )
+    _of_web_sockets = only(
+        "only with a ws:// or wss:// url",
+        "path",
+        "origins",
+        where=lambda given: given.get("url", "ws:").startswith(("ws:", "wss:")),
+    )
+    _with_tls = only(
+        "only with an mqtts:// or wss:// url",
+        "tls",
+        where=lambda given: given.get("url", "mqtts:").startswith(("mqtts:", "wss:")),
+    )
 
     @field_validator("max_packet_size")
     @classmethod
     def _a_packet(cls, value: int) -> int:
         if value == 1:
             raise wrong(f"0, or an integer from 2 to {MAX_PACKET}")
-        return value
-
-    @field_validator("tls")
-    @classmethod
-    def _with_tls(cls, value: Tls | None, info: ValidationInfo) -> Tls | None:
-        if value is not None and not info.data.get("url", "mqtts:").startswith(("mqtts:", "wss:")):
-            raise wrong("only with an mqtts:// or wss:// url")
         return value
 
     @model_validator(mode="after")

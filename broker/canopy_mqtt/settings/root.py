@@ -16,7 +16,7 @@ from canopy_mqtt.settings.brokers.cluster import Cluster
 from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Upstream
 from canopy_mqtt.settings.brokers.workers import Workers
 from canopy_mqtt.settings.http import Http
-from canopy_mqtt.settings.listeners import Endpoint, Listener
+from canopy_mqtt.settings.listeners import Endpoint, Listener, parse_listen
 from canopy_mqtt.settings.sections import (
     Alarms,
     Limits,
@@ -34,7 +34,7 @@ from canopy_mqtt.settings.sections import (
     Tracing,
 )
 from canopy_mqtt.settings.store import Store
-from canopy_mqtt.settings.values import MAX_STORED_NAME, Address, Section, parse_listen, wrong
+from canopy_mqtt.settings.values import MAX_STORED_NAME, Section, distinct, wrong
 
 PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 """A module, and the name of an object in it."""
@@ -43,7 +43,7 @@ PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
     if not urls:
         raise wrong("at least one listener")
-    seen: list[Address] = []
+    seen: list[Endpoint] = []
     for url in urls:
         try:
             address = parse_listen(url)
@@ -70,15 +70,6 @@ def _tables(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
     return tuple(listeners)
 
 
-def _links(links: Sequence[Upstream]) -> tuple[Upstream, ...]:
-    seen: set[str] = set()
-    for at, link in enumerate(links):
-        if link.name in seen:
-            raise wrong("a name that no other upstream has", f"[{at}].name", link.name)
-        seen.add(link.name)
-    return tuple(links)
-
-
 def _plugins(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not PLUGIN.fullmatch(name):
@@ -95,7 +86,7 @@ class AllSettings(BaseModel):
     listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
     """Addresses to listen on, as mqtt://HOST:PORT or ws://HOST:PORT. Port 0: any free port. Always a tuple after
     validation. The default does not apply if there are `listener` tables."""
-    upstream: Annotated[Sequence[Upstream], AfterValidator(_links)] = ()
+    upstream: Annotated[Sequence[Upstream], AfterValidator(distinct("upstream"))] = ()
     """Links to other brokers. Always a tuple after validation."""
     authenticator: AuthenticatorList = ()
     """The authenticators, in the order in which they are asked. Always a tuple after validation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from canopy_mqtt.settings.values import (
@@ -28,6 +28,7 @@ from canopy_mqtt.settings.values import (
     Size,
     SizeOrUnlimited,
     String,
+    only,
     web_url,
     wrong,
 )
@@ -155,20 +156,18 @@ class QueueRuleSettings(Section):
     max_delay: Delay | None = None
     """As in `Queue`; not beside `topic_filter`. 0: none."""
 
-    @field_validator("depth")
-    @classmethod
-    def _of_a_subscription(cls, value: int | None, info: ValidationInfo) -> int | None:
-        # A topic filter that is wrong is missing here, and said already.
-        if value is not None and info.data.get("topic_filter", "") is None:
-            raise wrong("only with topic_filter")
-        return value
-
-    @field_validator("live_messages", "live_bytes", "session_messages", "session_bytes", "max_delay")
-    @classmethod
-    def _of_a_client(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value is not None and info.data.get("topic_filter") is not None:
-            raise wrong("only without topic_filter; depth bounds a subscription")
-        return value
+    _of_a_subscription = only(
+        "only with topic_filter", "depth", where=lambda given: given.get("topic_filter", "") is not None
+    )
+    _of_a_client = only(
+        "only without topic_filter; depth bounds a subscription",
+        "live_messages",
+        "live_bytes",
+        "session_messages",
+        "session_bytes",
+        "max_delay",
+        where=lambda given: given.get("topic_filter") is None,
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> QueueRuleSettings:

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field
 
 from canopy_mqtt.settings.values import (
     MAX_COMMIT_WINDOW,
@@ -16,6 +16,7 @@ from canopy_mqtt.settings.values import (
     Section,
     Size,
     SizeOrUnlimited,
+    only,
     wrong,
 )
 
@@ -72,12 +73,7 @@ class Store(Section):
     stall_timeout: SecondsOrOff = 10.0
     will_grace: Annotated[float, Field(ge=0, le=MAX_TIME, allow_inf_nan=False)] = 30.0
 
-    @field_validator("url")
-    @classmethod
-    def _one_place(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("path"):
-            raise wrong("only without path")
-        return value
+    _one_place = only("only without path", "url", where=lambda given: not given.get("path"))
 
     @property
     def kept(self) -> bool:

@@ -1,4 +1,4 @@
-"""The kinds of values of settings, each with its bounds; addresses and topic filters among them.
+"""The kinds of values of settings, each with its bounds; topic filters among them.
 
 Owns the checks of single values, and `Section`, the base class of all groups of settings. A failed check raises an
 error of the type "rule" whose text names the allowed values (`wrong`).
@@ -7,11 +7,11 @@ error of the type "rule" whose text names the allowed values (`wrong`).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 DEFAULT_PORT: Final = 1883
@@ -46,58 +46,15 @@ MAX_ID_PREFIX_BYTES: Final = 200
 Policy: TypeAlias = Literal["drop-newest", "drop-oldest", "disconnect", "latest"]
 """The policies of a full queue, in the order of the core, which counts them."""
 
-PLAIN_PORTS: Final = {"mqtt": DEFAULT_PORT, "ws": 8080}
-"""The schemes of listeners without further settings, and the default port of each."""
 
-TABLES_ONLY: Final = ("mqtts", "ssl", "tls", "wss", "unix", "mqtt+unix")
-"""Schemes of listeners that need further settings: certificates, or the mode of a file."""
+class HasName(Protocol):
+    """A table of a list, with the key `name`."""
 
-
-class Address(NamedTuple):
-    """An address to bind. With port 0 the system chooses a free one."""
-
-    host: str
-    port: int
-    scheme: str = "mqtt"
-
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
-
-    def overlaps(self, other: Address) -> bool:
-        """Return whether the system would bind only one of the two: `0.0.0.0` has the port of every IPv4 address."""
-        if self.port != other.port or self.port == 0:
-            return False
-        return self.host == other.host or self._is_wild_for(other.host) or other._is_wild_for(self.host)
-
-    def _is_wild_for(self, host: str) -> bool:
-        return self.host == "*" or self.host == ("::" if ":" in host else "0.0.0.0")
+    @property
+    def name(self) -> str: ...
 
 
-def parse_listen(url: str) -> Address:
-    """Read ``mqtt://HOST[:PORT]`` (1883) or ``ws://HOST[:PORT]`` (8080); an IPv6 address stands in brackets.
-
-    Raises:
-        ValueError: the text says what is wrong and what would be right, without repeating the URL.
-    """
-    form = "mqtt://HOST:PORT or ws://HOST:PORT"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"not a URL of the form {form} ({error})") from None
-    if parts.scheme in TABLES_ONLY:
-        needs = "certificates" if "unix" not in parts.scheme else "the mode of its file"
-        raise ValueError(f'the scheme "{parts.scheme}" takes a [[listener]] table, for {needs}; here it is {form}')
-    if parts.scheme not in PLAIN_PORTS or not parts.netloc:
-        raise ValueError(f"not a URL of the form {form}")
-    if not parts.hostname:
-        raise ValueError(
-            "the host is missing; mqtt://*:PORT listens on every interface (0.0.0.0: IPv4 alone, [::]: IPv6 alone)"
-        )
-    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError(f"a listener takes no user, path, query or fragment: only {form}")
-    return Address(parts.hostname, PLAIN_PORTS[parts.scheme] if port is None else port, parts.scheme)
+Named = TypeVar("Named", bound=HasName)
 
 
 def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] | None = "") -> PydanticCustomError:
@@ -107,6 +64,47 @@ def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] | None =
     it is missing).
     """
     return PydanticCustomError("rule", "{wanted}", {"wanted": wanted, "at": at, "found": found})
+
+
+def readable(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Make the validator of a text that `parse` reads. The text of its ValueError says what is allowed."""
+
+    def checked(text: str) -> str:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise wrong(str(error)) from None
+        return text
+
+    return checked
+
+
+def only(wanted: str, *keys: str, where: Callable[[Mapping[str, Any]], bool]) -> Any:
+    """Make the validator of keys that may be given only `where` the keys before them are so.
+
+    A key that is wrong itself is missing there: it was told already. `wanted`: the text of the error.
+    """
+
+    def checked(value: Any, info: ValidationInfo) -> Any:
+        if value is not None and value not in ("", ()) and not where(info.data):
+            raise wrong(wanted)
+        return value
+
+    return field_validator(*keys)(checked)
+
+
+def distinct(what: str) -> Callable[[Sequence[Named]], tuple[Named, ...]]:
+    """Make the validator of tables of which no two have one name. `what`: the tables' name in the error."""
+
+    def checked(tables: Sequence[Named]) -> tuple[Named, ...]:
+        seen: set[str] = set()
+        for at, table in enumerate(tables):
+            if table.name in seen:
+                raise wrong(f"a name that no other {what} has", f"[{at}].name", table.name)
+            seen.add(table.name)
+        return tuple(tables)
+
+    return checked
 
 
 def web_url(allowed: str) -> Callable[[str], str]:
@@ -154,22 +152,16 @@ def filter_fault(value: str) -> str:
     return ""
 
 
-def _rule_filter(value: str) -> str:
-    fault = filter_fault(value)
-    if value.startswith("$share/"):
-        fault = "without $share/name/ before it; the rule holds for shared subscriptions too"
-    if fault:
-        raise wrong(f"a topic filter {fault}")
-    return value
+def _filter(why_not_shared: str) -> Callable[[str], str]:
+    def checked(value: str) -> str:
+        fault = (
+            f"without $share/name/ before it{why_not_shared}" if value.startswith("$share/") else filter_fault(value)
+        )
+        if fault:
+            raise wrong(f"a topic filter {fault}")
+        return value
 
-
-def _plain_filter(value: str) -> str:
-    fault = filter_fault(value)
-    if value.startswith("$share/"):
-        fault = "without $share/name/ before it"
-    if fault:
-        raise wrong(f"a topic filter {fault}")
-    return value
+    return checked
 
 
 def _name_fault(value: str) -> str:
@@ -208,8 +200,8 @@ Pattern: TypeAlias = Annotated[str, Field(min_length=1)]
 # What the protocol has for strings (section 1.5.4) and topics (section 4.7).
 String: TypeAlias = Annotated[str, AfterValidator(_string)]
 TopicOrNone: TypeAlias = Annotated[str, AfterValidator(_topic_or_none)]
-RuleFilter: TypeAlias = Annotated[str, AfterValidator(_rule_filter)]
-PlainFilter: TypeAlias = Annotated[str, AfterValidator(_plain_filter)]
+RuleFilter: TypeAlias = Annotated[str, AfterValidator(_filter("; the rule holds for shared subscriptions too"))]
+PlainFilter: TypeAlias = Annotated[str, AfterValidator(_filter(""))]
 
 
 class Section(BaseModel):

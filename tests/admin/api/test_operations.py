@@ -74,10 +74,6 @@ async def test_the_log_tells_more_for_a_time(api: Api, broker: Broker) -> None:
     assert levels == ["debug", "info"]
 
 
-async def test_an_embedding_program_has_a_log_of_its_own(api: Api) -> None:
-    assert (await api.call("PUT", "/log-level", {"level": "debug"}))[0] == 400
-
-
 @pytest.mark.parametrize(("for_good", "code"), [(False, USE_ANOTHER_SERVER), (True, SERVER_MOVED)])
 async def test_clients_are_moved_to_another_broker(api: Api, broker: Broker, for_good: bool, code: int) -> None:
     peers = [await Peer.join(broker.ports[0], f"new{number}") for number in range(20)]
@@ -109,15 +105,6 @@ async def test_a_broker_that_is_drained_stops_in_order(serve: Serve, ask: aiohtt
     await broker.stop()
     assert (await peer.closed())[-1].code == SERVER_SHUTTING_DOWN
     peer.abort()
-
-
-async def test_links_are_shown_with_what_sys_tells(serve: Serve, ask: aiohttp.ClientSession) -> None:
-    broker = await serve(upstream=[{"name": "cloud", "url": "mqtt://127.0.0.1:9", "roots": ["a/#"]}])
-    async with ask.get(broker.http[0] + "/api/v5/upstreams") as answer:
-        (link,) = (await answer.json())["data"]
-    assert link["name"] == "cloud"
-    assert link["state"] != "connected"
-    assert link["figures"]["filters/held"] == "0"
 
 
 async def test_a_viewer_changes_nothing(serve: Serve, ask: aiohttp.ClientSession, tmp_path: Path) -> None:

@@ -133,9 +133,16 @@ async def test_a_link_is_connected_again(serve: Serve, visit: Visit) -> None:
 @pytest.mark.long
 async def test_sessions_of_clients_that_are_away_are_ended(serve: Serve, visit: Visit) -> None:
     broker = await serve()
-    peer = await wire.Peer.join(broker.ports[0], HOSTILE[0], props=[(wire.SESSION_EXPIRY, 3600)])
-    await peer.disconnect()
-    await until(lambda: broker.router.sessions[HOSTILE[0]].send_buffer is None)
+    for name in (HOSTILE[0], ".."):
+        peer = await wire.Peer.join(broker.ports[0], name, props=[(wire.SESSION_EXPIRY, 3600)])
+        await peer.disconnect()
+        await until(lambda name=name: broker.router.sessions[name].send_buffer is None)  # type: ignore[misc]
+    page = await visit(broker, "client?id=..")
+    await expect(page.get_by_role("heading", name="Client ..")).to_be_visible()
+    await page.get_by_role("button", name="End the session").click()
+    await page.get_by_role("button", name="End the session: its queued messages are lost").click()
+    await expect(page.get_by_role("alert")).to_contain_text("There is no client or session")
+    assert list(broker.router.sessions) == [HOSTILE[0]]
     page = await visit(broker, "sessions")
     await expect(page.get_by_role("table")).to_contain_text(HOSTILE[0])
     await expect(page.get_by_role("table")).to_contain_text("1 h")

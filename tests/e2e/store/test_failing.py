@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from canopy_mqtt.command.health import UnhealthyError, check
-from canopy_mqtt.settings import Address
+from canopy_mqtt.settings import Endpoint
 from tests.e2e import wire
 from tests.e2e.store.test_live import House
 from tests.e2e.wire import Closed, Peer, ack, publish
@@ -76,7 +76,7 @@ async def test_a_full_disk_holds_acknowledgements_back_and_nothing_else(house: S
     await other.publish("q", b"1")
     assert (await watcher.message()).payload == b"1"
     with pytest.raises(UnhealthyError, match="the store cannot be written"):
-        await asyncio.to_thread(check, Address("127.0.0.1", house.daemon.port))
+        await asyncio.to_thread(check, Endpoint("mqtt", "127.0.0.1", house.daemon.port))
     before = [one.packet_id for one in await publisher.fence()]
     assert before == list(range(1, len(before) + 1))
     assert len(before) < COUNT
@@ -85,7 +85,7 @@ async def test_a_full_disk_holds_acknowledgements_back_and_nothing_else(house: S
     assert (await watcher.message()).payload == b"written"
     after = [(await publisher.expect(wire.PUBACK)).packet_id for _ in range(COUNT - len(before))]
     assert before + after == list(range(1, COUNT + 1))
-    await asyncio.to_thread(check, Address("127.0.0.1", house.daemon.port))
+    await asyncio.to_thread(check, Endpoint("mqtt", "127.0.0.1", house.daemon.port))
     await house.again()
     subscriber = await house.peer("s", present=True)
     found = [int((await subscriber.message()).payload.split()[0]) for _ in range(COUNT)]

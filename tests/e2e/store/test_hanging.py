@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from canopy_mqtt.command.health import UnhealthyError, check
-from canopy_mqtt.settings import Address
+from canopy_mqtt.settings import Endpoint
 from tests.e2e import wire
 from tests.e2e.store.test_live import House
 from tests.e2e.wire import Peer, publish
@@ -68,13 +68,13 @@ async def test_it_is_told_and_all_goes_on_when_the_disk_does(house: Hanging) -> 
     await house.begin("hold")
     publisher = await house.hang()
     with pytest.raises(UnhealthyError, match="the disk does not answer: look at the system's log"):
-        await asyncio.to_thread(check, Address("127.0.0.1", house.daemon.port))
+        await asyncio.to_thread(check, Endpoint("mqtt", "127.0.0.1", house.daemon.port))
     # QoS 0 goes on, and nothing is acknowledged that is not on disk.
     assert await publisher.fence() == []
     house.hangs.unlink()
     await asyncio.to_thread(house.daemon.until, "store is written again")
     assert (await publisher.expect(wire.PUBACK)).packet_id == 7
-    await asyncio.to_thread(check, Address("127.0.0.1", house.daemon.port))
+    await asyncio.to_thread(check, Endpoint("mqtt", "127.0.0.1", house.daemon.port))
     await house.again()
     subscriber = await house.peer("s", present=True)
     assert (await subscriber.message()).payload == b"held"

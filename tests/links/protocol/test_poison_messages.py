@@ -33,9 +33,8 @@ from tests.support.losses import dropped_by_cause
 from tests.support.runs import for_each
 
 
-def never(publish: Publish) -> bool:
+def never(_: Publish) -> bool:
     """No message is closed for."""
-    del publish
     return False
 
 
@@ -79,6 +78,20 @@ class Fussy:
         while not self.turn():
             assert self.connections < most, "it never gets through"
             self.connect()
+
+    def go_on(self, seconds: float) -> None:
+        """Let so much time pass, and connect every ten seconds if there is no connection."""
+        for _ in range(int(seconds / 10.0)):
+            if self.connections == 0 or self.scene.link.state == CLOSED:
+                self.connect()
+            self.turn()
+            self.wait(10.0)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; a link that is connected then does what is due."""
+        self.scene.network.advance(seconds)
+        if self.scene.link.state != CLOSED:
+            self.scene.link.look(self.scene.network.now)
 
     def turn(self) -> bool:
         """Read and answer until nothing more comes (True), or until it closes."""
@@ -221,8 +234,7 @@ class TestOneThatItClosesFor:
         assert upstream.turn()
         assert upstream.came == [b"zero"]
         held = upstream.connections
-        upstream.scene.network.advance(PAUSE)
-        upstream.scene.link.look(upstream.scene.network.now)
+        upstream.wait(PAUSE)
         assert not upstream.turn()
         upstream.run()
         assert upstream.connections == held + 1
@@ -237,8 +249,7 @@ class TestOneThatItClosesFor:
         upstream.publish(b"bad")
         upstream.run()
         upstream.closes = never
-        upstream.scene.network.advance(PAUSE)
-        upstream.scene.link.look(upstream.scene.network.now)
+        upstream.wait(PAUSE)
         assert upstream.turn()
         assert (upstream.came, upstream.given_up) == ([b"bad"], [])
         upstream.idle()
@@ -323,8 +334,7 @@ class TestNothingIsLost:
         upstream.flaps = 0
         # What is still doubtful then is tried again after its pause.
         for _ in range(MOST):
-            upstream.scene.network.advance(200.0)
-            upstream.scene.link.look(upstream.scene.network.now)
+            upstream.wait(200.0)
             assert upstream.turn()
         assert set(upstream.came) == set(GOOD)
         assert (upstream.given_up, upstream.lost) == ([], {})
@@ -334,22 +344,10 @@ class TestNothingIsLost:
     @for_each("closings", [1, 3, 4, 5, 6, 9, 15, 30])
     def test_every_message_is_closed_for_and_then_none(self, closings: int, topics: int) -> None:
         """A policy that allows nothing, until somebody mends it."""
-        upstream = Fussy()
-
-        def closes(publish: Publish) -> bool:
-            del publish
-            return upstream.connections <= closings
-
-        upstream.closes = closes
+        upstream = Fussy(closes=lambda _: upstream.connections <= closings)
         for number, payload in enumerate(GOOD):
             upstream.publish(payload, topic=f"up/{number % topics}")
-        for _ in range(200):
-            if upstream.connections == 0 or upstream.scene.link.state == CLOSED:
-                upstream.connect()
-            upstream.turn()
-            upstream.scene.network.advance(10.0)
-            if upstream.scene.link.state != CLOSED:
-                upstream.scene.link.look(upstream.scene.network.now)
+        upstream.go_on(2_000.0)
         assert set(upstream.came) == set(GOOD)
         assert (upstream.given_up, upstream.lost) == ([], {})
         upstream.idle()
@@ -503,20 +501,10 @@ class TestTopics:
 
 
 def test_an_upstream_that_takes_nothing_costs_bounded_memory() -> None:
-    def every(publish: Publish) -> bool:
-        del publish
-        return True
-
-    upstream = Fussy(closes=every)
+    upstream = Fussy(closes=lambda _: True)
     for number in range(200):
         upstream.publish(b"x", topic=f"up/{number}")
-    for _ in range(100):
-        if upstream.connections == 0 or upstream.scene.link.state == CLOSED:
-            upstream.connect()
-        upstream.turn()
-        upstream.scene.network.advance(10.0)
-        if upstream.scene.link.state != CLOSED:
-            upstream.scene.link.look(upstream.scene.network.now)
+    upstream.go_on(1_000.0)
     assert len(upstream.scene.session.trial.doubtful) <= MOST
     assert upstream.lost == {}
     assert upstream.scene.session.offered == 200

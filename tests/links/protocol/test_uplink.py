@@ -176,6 +176,7 @@ class TestDown:
         scene.connect()
         scene.send("a", topic_alias=1)
         assert scene.link.state == CLOSED
+        assert [told.reason_code for told in scene.took(Disconnect)] == [0x94]
 
 
 class TestRetained:

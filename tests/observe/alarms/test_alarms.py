@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,61 +207,41 @@ def test_how_full_a_disk_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert disk_used("/") == 70 / 90
 
 
-async def test_the_recorder_fails(looks: Looks, broker: Broker) -> None:
-    class Silent:
-        failure = "/r: cannot be written to (no space left on device)"
-        behind = 0
-
-    broker.figures.recorder = recorder = Silent()  # type: ignore[assignment]
-    assert looks.look() == ["recorder-failing"]
-    assert looks.told.told[0]["message"] == f"nothing is recorded: {Silent.failure}"
-    recorder.failure = ""
-    looks.look(1.0)
-    assert looks.look(60.0) == []
-
-
-async def test_publishers_wait_for_the_recorder(looks: Looks, broker: Broker) -> None:
-    class Slow:
-        failure = ""
-        behind = 12_000
-
-    broker.figures.recorder = recorder = Slow()  # type: ignore[assignment]
-    assert looks.look() == []
-    assert looks.look(20.0) == ["recorder-behind"]
-    assert looks.told.told[0]["message"] == "publishers wait for the recorder: 12,000 events wait to be written"
-    recorder.behind = 0
+@pytest.mark.parametrize(
+    ("part", "state", "kind", "at_once", "said"),
+    [
+        ("recorder", {"failure": "no space"}, "recorder-failing", True, "nothing is recorded: no space"),
+        (
+            "recorder",
+            {"behind": 12_000},
+            "recorder-behind",
+            False,
+            "publishers wait for the recorder: 12,000 events wait to be written",
+        ),
+        ("store", {"failing": True, "state": "full"}, "store-failing", True, "the store cannot be written: full"),
+        ("store", {"blocked": True}, "store-blocked", False, KINDS["store-blocked"]),
+        (
+            "store",
+            {"damage": "lost rows: 2 of retained"},
+            "store-damaged",
+            True,
+            "a part of the store was damaged, and is lost: lost rows: 2 of retained",
+        ),
+    ],
+)
+async def test_the_store_and_the_recorder_are_in_trouble(
+    looks: Looks, broker: Broker, part: str, state: dict[str, Any], kind: str, at_once: bool, said: str
+) -> None:
+    """A failure is told at once, and a delay when it lasts; both are cleared when they are over."""
+    well = {"failure": "", "behind": 0, "failing": False, "state": "written", "damage": "", "blocked": False}
+    found = SimpleNamespace(**well | state)
+    setattr(broker.figures, part, found)
+    assert looks.look() == ([kind] if at_once else [])
+    assert looks.look(20.0) == [kind]
+    assert looks.told.told[0]["message"] == said
+    vars(found).update(well)
     looks.look(1.0)
     assert looks.look(70.0) == []
-
-
-async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
-    class Watch:
-        failing, state, damage, blocked = True, "disk full", "", False
-
-    broker.figures.store = Watch()  # type: ignore[assignment]
-    assert looks.look() == ["store-failing"]
-    assert looks.told.told[0]["message"] == "the store cannot be written: disk full"
-    broker.figures.store = None
-    # Its subject is gone.
-    assert looks.look() == []
-
-
-async def test_the_store_is_kept_from_giving_back_room(looks: Looks, broker: Broker) -> None:
-    class Watch:
-        failing, state, damage, blocked = False, "written", "", True
-
-    broker.figures.store = Watch()  # type: ignore[assignment]
-    assert looks.look() == []
-    assert looks.look(20.0) == ["store-blocked"]
-
-
-async def test_the_store_was_damaged(looks: Looks, broker: Broker) -> None:
-    class Watch:
-        failing, state, damage, blocked = False, "written", "lost rows: 2 of retained", False
-
-    broker.figures.store = Watch()  # type: ignore[assignment]
-    assert looks.look() == ["store-damaged"]
-    assert looks.told.told[0]["message"] == "a part of the store was damaged, and is lost: lost rows: 2 of retained"
 
 
 async def test_an_upstream_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,15 +83,17 @@ class TestWhoComesIn:
             assert refused(verdict(checks, token(alg, key="x" * 64)), "the signature is wrong")
 
     def test_a_set_of_keys_of_a_file(self, tmp_path: Path) -> None:
-        """The `kid` chooses; a token without one is tried with those that fit it."""
+        """The `kid` chooses; a token without one is tried with those that fit it and are not too short."""
         path = tmp_path / "keys.json"
-        path.write_text(json.dumps({"keys": [jwk("RS256", "one"), jwk("ES256", "two"), jwk("EdDSA", "three")]}))
+        short = {"kty": "RSA", "kid": "short", "e": "AQAB", "n": "_" * 170 + "8"}
+        path.write_text(json.dumps({"keys": [short, jwk("RS256", "one"), jwk("ES256", "two"), jwk("EdDSA", "three")]}))
         checks = authenticator(algorithms=["RS256", "ES256", "EdDSA"], secret="", jwks=str(path))
         for alg, kid in (("RS256", "one"), ("ES256", "two"), ("EdDSA", "three")):
             assert isinstance(verdict(checks, token(alg, headers={"kid": kid})), Principal)
             assert isinstance(verdict(checks, token(alg)), Principal)
             assert refused(verdict(checks, token(alg, headers={"kid": "four"})), "no key")
-        assert refused(verdict(checks, token("RS256", headers={"kid": "two"})), "no key")
+        for kid in ("short", "two"):
+            assert refused(verdict(checks, token("RS256", headers={"kid": kid})), "no key")
 
     def test_a_token_in_place_of_the_user_name(self) -> None:
         checks = authenticator(token_in="user-name")

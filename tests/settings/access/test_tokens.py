@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from canopy_mqtt.settings import HttpTable, JwtTable, Settings
+from canopy_mqtt.settings import JwtTable, Settings
 from canopy_mqtt.settings.access.tokens import in_clear
-from canopy_mqtt.settings.descriptions import allowed, show
+from canopy_mqtt.settings.descriptions import show
 from canopy_mqtt.settings.loader import load_settings, of_tables
 from tests.support.problems import problem_of
 from tests.support.runs import for_each
@@ -107,10 +107,3 @@ def test_no_secret_is_shown() -> None:
 )
 def test_which_services_are_spoken_to_in_clear(url: str, clear: bool) -> None:
     assert in_clear(url) is clear
-
-
-def test_every_key_can_say_what_is_allowed() -> None:
-    for model in (JwtTable, HttpTable):
-        for key in model.model_fields:
-            if key != "type":
-                assert len(allowed(f"authenticator[].{key}").split()) >= 3, key

@@ -28,7 +28,6 @@ from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE
 from canopy_mqtt.observe.recent_clients import RecentClient, RecentClients
-from canopy_mqtt.store.base import StoreError
 
 ROUTES: Final = Routes("clients")
 
@@ -390,11 +389,7 @@ async def end_session(call: Call) -> None:
     client_id = call.path["client_id"]
     reports = shared_reports(broker)
     if reports is not None and client_id not in broker.router.sessions:
-        try:
-            ended = await reports.end_session(client_id)
-        except StoreError as error:
-            raise ApiError(503, "SERVICE_UNAVAILABLE", str(error)) from error
-        if not ended:
+        if not await reports.end_session(client_id):
             raise ApiError(404, "CLIENTID_NOT_FOUND", NOT_FOUND)
         broker.log.warning("session ended by an operator", client_id=client_id, by=call.caller.name)
         return

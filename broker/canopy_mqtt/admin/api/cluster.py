@@ -11,7 +11,7 @@ from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import shared_reports
 from canopy_mqtt.admin.paging import PageOfAll, PageQuery, cut, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
-from canopy_mqtt.store.base import NodeReport, SharedReports, StoreError
+from canopy_mqtt.store.base import NodeReport, SharedReports
 from canopy_mqtt.version import __version__
 
 ROUTES: Final = Routes("cluster")
@@ -86,10 +86,6 @@ def reports_of(call: Call) -> SharedReports:
     return reports
 
 
-def unreached(error: StoreError) -> ApiError:
-    return ApiError(503, "SERVICE_UNAVAILABLE", str(error))
-
-
 @ROUTES.add("GET", f"{BASE}/cluster")
 async def cluster(call: Call) -> Nodes:
     """The nodes of the cluster."""
@@ -101,10 +97,7 @@ async def cluster(call: Call) -> Nodes:
     found: dict[str, NodeReport] = {}
     reports = shared_reports(broker)
     if reports is not None:
-        try:
-            found = {each.name: each for each in await reports.nodes()}
-        except StoreError as error:
-            raise unreached(error) from error
+        found = {each.name: each for each in await reports.nodes()}
     nodes = []
     for name in sorted({settings.node, *others, *(each.name for each in found.values() if each.alive)}):
         report, other = found.get(name), others.get(name)
@@ -144,10 +137,7 @@ async def sessions(call: Call) -> PageOfAll[SessionLine]:
     if "\0" in after + query.like_clientid:
         raise ApiError(400, "BAD_REQUEST", "no client identifier has the character U+0000")
     away = None if query.conn_state is None else query.conn_state == "disconnected"
-    try:
-        found = await reports_of(call).sessions(after, query.like_clientid, away, query.limit + 1)
-    except StoreError as error:
-        raise unreached(error) from error
+    found = await reports_of(call).sessions(after, query.like_clientid, away, query.limit + 1)
     lines, meta = cut(list(found), query.limit, lambda each: each.client_id)
     data = [
         SessionLine(
@@ -168,10 +158,7 @@ async def sessions(call: Call) -> PageOfAll[SessionLine]:
 async def session(call: Call) -> Session:
     """A session in the database that nodes share, wherever its client is."""
     client_id = call.path["client_id"]
-    try:
-        found = await reports_of(call).session(client_id)
-    except StoreError as error:
-        raise unreached(error) from error
+    found = await reports_of(call).session(client_id)
     if found is None:
         raise ApiError(404, "CLIENTID_NOT_FOUND", NOT_FOUND)
     return Session(

@@ -14,7 +14,7 @@ from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import ack
 from canopy_mqtt.core.codec.framing import plain_payload
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, Publish
-from canopy_mqtt.core.codec.reason_codes import ProtocolViolation, ReceiveMaximumExceeded
+from canopy_mqtt.core.codec.reason_codes import ReceiveMaximumExceeded, TopicAliasInvalid
 from canopy_mqtt.core.codec.topic_names import DOLLAR
 from canopy_mqtt.core.jobs import DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
 from canopy_mqtt.core.protocol.publish import route_plain, topic_refusal
@@ -185,7 +185,7 @@ class Downlink(Peer):
         session = self._session
         figures = self._figures
         if packet.topic_alias > 0:
-            raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
+            raise TopicAliasInvalid("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
         mark = read_mark(packet.properties) if session.node else None
         if mark is not None and mark.share:
             return self._for_group(packet, mark, now)

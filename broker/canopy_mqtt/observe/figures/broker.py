@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.guards.hook_guards import HOOKS
 from canopy_mqtt.histogram import Histogram
-from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
+from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, each, one
 from canopy_mqtt.observe.figures.merging import Merge, Sample, Value, added, alike, by_worker, greatest, least
+from canopy_mqtt.observe.figures.process import Process
 from canopy_mqtt.observe.figures.sources import Reading
 from canopy_mqtt.version import __version__
+
+if TYPE_CHECKING:
+    from canopy_mqtt.record.recorder import Recorder
 
 COUNTER, GAUGE, TEXT = Kind.COUNTER, Kind.GAUGE, Kind.TEXT
 
@@ -20,14 +24,8 @@ def _seconds(value: Value) -> str:
     return f"{int(value)} seconds"
 
 
-def _hooks(reading: Reading) -> Iterator[Sample]:
-    for place, count in reading.server.faults.counts.items():
-        if place in HOOKS:
-            yield (place,), count
-
-
-def _internal(reading: Reading) -> int:
-    return sum(count for place, count in reading.server.faults.counts.items() if place not in HOOKS)
+def _errors(reading: Reading, of_hooks: bool) -> dict[str, int]:
+    return {place: count for place, count in reading.server.faults.counts.items() if (place in HOOKS) is of_hooks}
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
@@ -38,36 +36,35 @@ def _commit_times(reading: Reading) -> Histogram | None:
     return None if store is None else store.commit_times
 
 
-def _slowest_commit(reading: Reading) -> Iterator[Sample]:
+def _slowest_commit(reading: Reading) -> Value | None:
     times = _commit_times(reading)
-    if times is not None:
-        yield (), round(times.take_worst(), 6)
+    return None if times is None else round(times.take_worst(), 6)
 
 
-def _store_failing(reading: Reading) -> Iterator[Sample]:
+def _store_failing(reading: Reading) -> Value | None:
     watch = reading.sources.store
-    if watch is not None and reading.store:
-        yield (), int(watch.failing)
+    return None if watch is None or not reading.store else int(watch.failing)
+
+
+def _of_store(reading: Reading) -> dict[str, Value]:
+    return {name: value for name, value in reading.store.items() if isinstance(value, (int, float, str))}
 
 
 def _store(name: str, kind: Kind, topic: str, text: str, unit: str = "") -> Figure:
     """Make a figure that a store reports; it has no samples if there is no store, or the store does not report it."""
-
-    def samples(reading: Reading) -> list[Sample]:
-        value = reading.store.get(topic)
-        return [((), value)] if isinstance(value, (int, float, str)) else []
-
-    return Figure(name, kind, text, samples, unit, topics=(Topic(f"store/{topic}"),))
+    return Figure(
+        name, kind, text, one(lambda reading: _of_store(reading).get(topic)), unit, topics=(Topic(f"store/{topic}"),)
+    )
 
 
 STORE: Final = (
-    Figure("store_failing", GAUGE, "1 while the store cannot be written, else 0", _store_failing, merge=greatest),
+    Figure("store_failing", GAUGE, "1 while the store cannot be written, else 0", one(_store_failing), merge=greatest),
     Figure("store_commit", Kind.HISTOGRAM, "From a change to its commit", _commit_times, "seconds"),
     Figure(
         "store_slowest_commit",
         Kind.INTERVAL,
         "Seconds from a change to its commit, the maximum since the last interval",
-        _slowest_commit,
+        one(_slowest_commit),
         topics=(Topic("store/latency"),),
         merge=greatest,
     ),
@@ -89,10 +86,8 @@ STORE: Final = (
 STORE_TOPICS: Final = frozenset(topic.path for figure in STORE for topic in figure.topics)
 
 
-def _other_of_store(reading: Reading) -> Iterator[Sample]:
-    for name, value in reading.store.items():
-        if f"store/{name}" not in STORE_TOPICS and isinstance(value, (int, float, str)):
-            yield (name,), value
+def _other_of_store(reading: Reading) -> dict[str, Value]:
+    return {name: value for name, value in _of_store(reading).items() if f"store/{name}" not in STORE_TOPICS}
 
 
 # -- the recorder ------------------------------------------------------------------------------------------------------
@@ -103,33 +98,16 @@ def _recorder(
     kind: Kind,
     topic: str,
     text: str,
-    read: Callable[[Reading], Value],
+    read: Callable[[Recorder], Value],
     unit: str = "",
     merge: Merge = added,
 ) -> Figure:
-    def samples(reading: Reading) -> list[Sample]:
-        return [] if reading.recorder is None else [((), read(reading))]
-
+    samples = one(lambda reading: None if reading.recorder is None else read(reading.recorder))
     return Figure(name, kind, text, samples, unit, topics=(Topic(f"recorder/{topic}"),) if topic else (), merge=merge)
 
 
-def _recorder_state(reading: Reading) -> Value:
-    assert reading.recorder is not None
-    return reading.recorder.failure or "recording"
-
-
-def _recorder_failing(reading: Reading) -> Value:
-    assert reading.recorder is not None
-    return int(bool(reading.recorder.failure))
-
-
-def _recorder_queued(reading: Reading) -> Value:
-    assert reading.recorder is not None
-    return 0 if reading.recorder.tap is None else int(reading.recorder.tap.waiting)
-
-
-def _of_recorder(name: str) -> Callable[[Reading], Value]:
-    return lambda reading: int(getattr(reading.recorder, name))
+def _recorder_queued(recorder: Recorder) -> int:
+    return 0 if recorder.tap is None else int(recorder.tap.waiting)
 
 
 RECORDER: Final = (
@@ -138,40 +116,42 @@ RECORDER: Final = (
         GAUGE,
         "",
         "1 if the recorder has stopped because of an error, else 0",
-        _recorder_failing,
+        lambda found: int(bool(found.failure)),
         merge=greatest,
     ),
-    _recorder("recorder_state", TEXT, "state", "`recording`, or why not", _recorder_state),
-    _recorder("recorder_segments", COUNTER, "segments", "Finished segments", _of_recorder("segments")),
-    _recorder("recorder_events", COUNTER, "events", "Events in finished segments", _of_recorder("events")),
-    _recorder("recorder_written", COUNTER, "bytes", "Bytes of finished segments", _of_recorder("bytes"), "bytes"),
+    _recorder(
+        "recorder_state", TEXT, "state", "`recording`, or why not", lambda recorder: recorder.failure or "recording"
+    ),
+    _recorder("recorder_segments", COUNTER, "segments", "Finished segments", lambda found: found.segments),
+    _recorder("recorder_events", COUNTER, "events", "Events in finished segments", lambda found: found.events),
+    _recorder(
+        "recorder_written", COUNTER, "bytes", "Bytes of finished segments", lambda recorder: recorder.bytes, "bytes"
+    ),
     _recorder("recorder_queued", GAUGE, "queued", "Events that wait to be written", _recorder_queued),
-    _recorder("recorder_lost", COUNTER, "lost", "Events that could not be recorded", _of_recorder("lost")),
+    _recorder("recorder_lost", COUNTER, "lost", "Events that could not be recorded", lambda found: found.lost),
 )
 
 # -- links to upstream brokers -----------------------------------------------------------------------------------------
 
 
-def _up(reading: Reading) -> Iterator[Sample]:
-    for name, link in reading.sources.upstreams.items():
-        yield (name,), int(link.connected)
+def _up(reading: Reading) -> dict[str, int]:
+    return {name: int(link.connected) for name, link in reading.sources.upstreams.items()}
 
 
 def _upstream(topic: str, kind: Kind, text: str) -> Figure:
     """Make a figure that each link reports."""
 
-    def samples(reading: Reading) -> Iterator[Sample]:
-        for name, figures in reading.upstream.items():
-            value = figures[topic]
-            yield (name,), value if isinstance(value, (int, float)) else str(value)
+    def read(reading: Reading) -> dict[str, Value]:
+        values = {name: figures[topic] for name, figures in reading.upstream.items()}
+        return {name: value if isinstance(value, (int, float)) else str(value) for name, value in values.items()}
 
     name = topic.replace("/", "_").replace(" ", "_").replace("-", "_")
     topics = (Topic(f"upstream/{{name}}/{topic}"),)
-    return Figure(f"upstream_{name}", kind, text, samples, labels=("name",), topics=topics)
+    return Figure(f"upstream_{name}", kind, text, each(read), labels=("name",), topics=topics)
 
 
 UPSTREAM: Final = (
-    Figure("upstream_up", GAUGE, "1 while the link to an upstream broker is up, else 0", _up, labels=("name",)),
+    Figure("upstream_up", GAUGE, "1 while the link to an upstream broker is up, else 0", each(_up), labels=("name",)),
     _upstream("state", TEXT, "What the link is doing"),
     _upstream("trouble", TEXT, "Why it is not up"),
     _upstream("version", TEXT, "The version of MQTT that it speaks"),
@@ -205,22 +185,23 @@ UPSTREAM: Final = (
 def _node(name: str, kind: Kind, field: str, text: str, unit: str = "", merge: Merge = added) -> Figure:
     """Make a figure about each other node of the cluster."""
 
-    def samples(reading: Reading) -> Iterator[Sample]:
+    def read(reading: Reading) -> dict[str, int]:
         links = reading.sources.links
-        for node in () if links is None else links.other_nodes():
-            yield (node.name,), int(getattr(node, field))
+        return {} if links is None else {node.name: int(getattr(node, field)) for node in links.other_nodes()}
 
     topics = (Topic(f"cluster/{{node}}/{field.replace('_', ' ')}"),)
-    return Figure(f"cluster_link_{name}", kind, text, samples, unit, ("node",), topics, merge=merge)
+    return Figure(f"cluster_link_{name}", kind, text, each(read), unit, ("node",), topics, merge=merge)
 
 
-def _here(reading: Reading) -> Iterator[Sample]:
-    if (node := reading.server.settings.cluster.node) and not reading.sources.worker:
-        yield (node,), 1
+def _here(reading: Reading) -> dict[str, int]:
+    node = reading.server.settings.cluster.node
+    return {node: 1} if node and not reading.sources.worker else {}
 
 
 CLUSTER: Final = (
-    Figure("cluster_node", GAUGE, "1, with the name of the node whose own figures these are", _here, labels=("node",)),
+    Figure(
+        "cluster_node", GAUGE, "1, with the name of the node whose own figures these are", each(_here), labels=("node",)
+    ),
     _node("up", GAUGE, "up", "1 while the link to another node is up, else 0", merge=least),
     _node("waiting", GAUGE, "waiting_bytes", "What waits here for another node", "bytes"),
     _node("dropped", COUNTER, "dropped", "Messages for another node that were dropped here"),
@@ -230,10 +211,9 @@ CLUSTER: Final = (
 
 
 def _http(name: str, kind: Kind, topic: str, text: str) -> Figure:
-    def samples(reading: Reading) -> list[Sample]:
-        return [((), reading.http[name])] if reading.http else []
-
-    return Figure(f"http_{name}", kind, text, samples, topics=(Topic(f"http/{topic}"),))
+    return Figure(
+        f"http_{name}", kind, text, one(lambda reading: reading.http.get(name)), topics=(Topic(f"http/{topic}"),)
+    )
 
 
 HTTP: Final = (
@@ -248,91 +228,64 @@ HTTP: Final = (
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
-def _process(name: str, kind: Kind, text: str, read: Callable[[Reading], Value], unit: str = "") -> Figure:
+def _process(
+    name: str, kind: Kind, text: str, read: Callable[[Process], Value], unit: str = "", topic: str = ""
+) -> Figure:
     """Make a figure of the process; 0 means that the system does not tell."""
-
-    def samples(reading: Reading) -> list[Sample]:
-        value = read(reading)
-        return [((), value)] if value else []
-
-    return Figure(f"process_{name}", kind, text, samples, unit, process=True, merge=by_worker)
+    topics = (Topic(topic),) if topic else ()
+    # A topic has a value in any case.
+    samples = one(lambda reading: read(reading.process) if topic else read(reading.process) or None)
+    return Figure(f"process_{name}", kind, text, samples, unit, topics=topics, process=True, merge=by_worker)
 
 
 PROCESS: Final = (
-    _process("cpu", COUNTER, "Time on the processor", lambda reading: reading.process.cpu(), "seconds"),
-    Figure(
-        "process_resident_memory",
+    _process("cpu", COUNTER, "Time on the processor", Process.cpu, "seconds"),
+    _process(
+        "resident_memory",
         GAUGE,
         "Resident memory of the process",
-        one(lambda reading: reading.process.memory()[0]),
+        lambda process: process.memory()[0],
         "bytes",
-        topics=(Topic("heap/current"),),
-        process=True,
-        merge=by_worker,
+        "heap/current",
     ),
-    Figure(
-        "process_resident_memory_max",
+    _process(
+        "resident_memory_max",
         GAUGE,
         "Maximum resident memory of the process",
-        one(lambda reading: reading.process.most_memory()),
+        Process.most_memory,
         "bytes",
-        topics=(Topic("heap/maximum"),),
-        process=True,
-        merge=by_worker,
+        "heap/maximum",
     ),
-    _process("virtual_memory", GAUGE, "Addresses", lambda reading: reading.process.memory()[1], "bytes"),
-    _process("start_time", GAUGE, "When it began, since 1970", lambda reading: reading.process.started, "seconds"),
-    _process("open_fds", GAUGE, "Open files and sockets", lambda reading: reading.process.files()),
-    _process("max_fds", GAUGE, "Files and sockets that may be open", lambda reading: reading.process.most_files()),
+    _process("virtual_memory", GAUGE, "Addresses", lambda process: process.memory()[1], "bytes"),
+    _process("start_time", GAUGE, "When it began, since 1970", lambda process: process.started, "seconds"),
+    _process("open_fds", GAUGE, "Open files and sockets", Process.files),
+    _process("max_fds", GAUGE, "Files and sockets that may be open", Process.most_files),
 )
 
 
 # -- several workers (`canopy_mqtt.workers`) ---------------------------------------------------------------------------
 
 
-def _of_supervisor(reading: Reading) -> Iterator[Sample]:
-    """Yield nothing: it is the supervisor that knows."""
-    del reading
-    yield from ()
+def _worker(name: str, kind: Kind, text: str, read: Callable[[Reading], dict[str, int]] = lambda _: {}) -> Figure:
+    """Make a figure about each worker; without `read`, it is the supervisor that knows."""
+    topics = (Topic(f"workers/{{worker}}/{name}"),)
+    return Figure(f"worker_{name}", kind, text, each(read), labels=("worker",), topics=topics)
 
 
-def _up_here(reading: Reading) -> Iterator[Sample]:
-    if reading.sources.worker:
-        yield (reading.sources.worker,), 1
+def _up_here(reading: Reading) -> dict[str, int]:
+    return {reading.sources.worker: 1} if reading.sources.worker else {}
 
 
 WORKERS: Final = (
-    Figure(
-        "worker_up",
-        GAUGE,
-        "1 where a worker answers, else 0: then its part is missing in all other figures",
-        _up_here,
-        labels=("worker",),
-        topics=(Topic("workers/{worker}/up"),),
-    ),
-    Figure(
-        "worker_restarts",
-        COUNTER,
-        "How often a worker was started again",
-        _of_supervisor,
-        labels=("worker",),
-        topics=(Topic("workers/{worker}/restarts"),),
-    ),
-    Figure(
-        "worker_waiting",
-        GAUGE,
-        "Connections of clients that a worker has not taken yet",
-        _of_supervisor,
-        labels=("worker",),
-        topics=(Topic("workers/{worker}/waiting"),),
-    ),
+    _worker("up", GAUGE, "1 where a worker answers, else 0: then its part is missing in all other figures", _up_here),
+    _worker("restarts", COUNTER, "How often a worker was started again"),
+    _worker("waiting", GAUGE, "Connections of clients that a worker has not taken yet"),
 )
 
 
-def _alarms(reading: Reading) -> Iterator[Sample]:
+def _alarms(reading: Reading) -> dict[str, int]:
     counts = reading.sources.alarms
-    for kind, count in () if counts is None else counts().items():
-        yield (kind,), count
+    return {} if counts is None else counts()
 
 
 def _build(reading: Reading) -> Iterator[Sample]:
@@ -367,7 +320,7 @@ BROKER: Final = (
         topics=(Topic("process/python"),),
         merge=alike,
     ),
-    Figure("alarms", GAUGE, "Alarms that are raised, by kind", _alarms, labels=("alarm",), merge=greatest),
+    Figure("alarms", GAUGE, "Alarms that are raised, by kind", each(_alarms), labels=("alarm",), merge=greatest),
     Figure(
         "event_loop_lag",
         Kind.HISTOGRAM,
@@ -387,7 +340,7 @@ BROKER: Final = (
         "hook_errors",
         COUNTER,
         "Exceptions of hooks and authenticators, by hook",
-        _hooks,
+        each(lambda reading: _errors(reading, of_hooks=True)),
         labels=("hook",),
         topics=(Topic("hooks/{hook}/errors"),),
     ),
@@ -402,7 +355,7 @@ BROKER: Final = (
         "internal_errors",
         COUNTER,
         "Caught errors of the broker itself; the log has them",
-        one(_internal),
+        one(lambda reading: sum(_errors(reading, of_hooks=False).values())),
         topics=(Topic("errors/internal"),),
     ),
 )
@@ -412,7 +365,7 @@ OTHER: Final = (
         "store_other",
         TEXT,
         "Other figures of an embedding program's store",
-        _other_of_store,
+        each(_other_of_store),
         labels=("what",),
         topics=(Topic("store/{what}"),),
     ),

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
-from canopy_mqtt.observe.figures.merging import Merge, Sample, added, greatest
+from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, each, one
+from canopy_mqtt.observe.figures.merging import Merge, Sample, Value, added, greatest
 from canopy_mqtt.observe.figures.sources import Reading
 
 if TYPE_CHECKING:
@@ -27,26 +27,24 @@ def _connections(reading: Reading) -> int:
     return len(table.connections) - (table.of_nodes if reading.sources.worker else 0)
 
 
-def _ends(reading: Reading) -> Iterator[Sample]:
-    for cause, count in reading.server.connection_table.ends.items():
-        yield (cause,), count
+def _ends(reading: Reading) -> dict[str, int]:
+    return reading.server.connection_table.ends
 
 
-def _refused_connections(reading: Reading) -> Iterator[Sample]:
+def _refused_connections(reading: Reading) -> Value | None:
     server = reading.server
-    if server.admission is not None:
-        yield (), reading.sources.monitor.turned_away + server.admission.turned_away + server.handshakes.evicted
+    if server.admission is None:
+        return None
+    return reading.sources.monitor.turned_away + server.admission.turned_away + server.handshakes.evicted
 
 
-def _refusals(reading: Reading) -> Iterator[Sample]:
+def _refusals(reading: Reading) -> dict[str, int]:
     security = reading.sources.security
-    for reason, count in () if security is None else security.refusals().items():
-        yield (reason,), count
+    return {} if security is None else security.refusals()
 
 
-def _slowest(reading: Reading) -> Iterator[Sample]:
-    for place, client in enumerate(reading.sources.monitor.slowest, 1):
-        yield (str(place),), _slow(client)
+def _slowest(reading: Reading) -> dict[str, str]:
+    return {str(place): _slow(client) for place, client in enumerate(reading.sources.monitor.slowest, 1)}
 
 
 PLACES: Final = 3
@@ -84,16 +82,14 @@ def _slowest_of_all(found: Mapping[str, list[Sample]]) -> list[Sample]:
     return [((str(place),), text) for place, text in enumerate(ranked[:most], 1)]
 
 
-def _traces(reading: Reading) -> Iterator[Sample]:
+def _traces(reading: Reading) -> Value | None:
     traces = reading.sources.traces
-    if traces is not None:
-        yield (), sum(trace.running for trace in traces.all.values())
+    return None if traces is None else sum(trace.running for trace in traces.all.values())
 
 
-def _spans_left_out(reading: Reading) -> Iterator[Sample]:
+def _left_out(reading: Reading) -> Value | None:
     traces = reading.sources.traces
-    if traces is not None and traces.spans is not None:
-        yield (), traces.spans.left_out
+    return None if traces is None or traces.spans is None else traces.spans.left_out
 
 
 def _slow(client: SlowClient) -> str:
@@ -112,10 +108,7 @@ def _slow(client: SlowClient) -> str:
 
 def _security(name: str, kind: Kind, topic: str, text: str, merge: Merge = added) -> Figure:
     """Make a figure that authentication counts; it has no samples if the broker does not authenticate."""
-
-    def samples(reading: Reading) -> list[Sample]:
-        return [((), reading.security[topic])] if topic in reading.security else []
-
+    samples = one(lambda reading: reading.security.get(topic))
     return Figure(name, kind, text, samples, topics=(Topic(f"security/{topic}"),), merge=merge)
 
 
@@ -145,7 +138,7 @@ CLIENTS: Final = (
         "connections_closed",
         COUNTER,
         "Connections that ended, by cause",
-        _ends,
+        each(_ends),
         labels=("cause",),
         topics=(Topic("connections/closed/{cause}"),),
     ),
@@ -153,7 +146,7 @@ CLIENTS: Final = (
         "connections_turned_away",
         COUNTER,
         "Connections closed without an answer, far above a limit or because of too many handshakes in progress",
-        _refused_connections,
+        one(_refused_connections),
         topics=(Topic("connections/turned away"),),
     ),
     Figure(
@@ -254,13 +247,13 @@ CLIENTS: Final = (
         "slowest_clients",
         Kind.TEXT,
         "The slowest clients as JSON, the slowest first: identifier, lag in seconds, queued messages",
-        _slowest,
+        each(_slowest),
         labels=("place",),
         topics=(Topic("slow/{place}"),),
         merge=_slowest_of_all,
     ),
-    Figure("traces", GAUGE, "Traces of packets that run (docs/explain.md)", _traces, merge=greatest),
-    Figure("spans_left_out", COUNTER, "Spans of OpenTelemetry for which otel.max_rate had no room", _spans_left_out),
+    Figure("traces", GAUGE, "Traces of packets that run (docs/explain.md)", one(_traces), merge=greatest),
+    Figure("spans_left_out", COUNTER, "Spans of OpenTelemetry for which otel.max_rate had no room", one(_left_out)),
     Figure(
         "top",
         Kind.TEXT,
@@ -276,7 +269,7 @@ CLIENTS: Final = (
         "auth_refusals",
         COUNTER,
         "Clients refused by authenticators, by reason code",
-        _refusals,
+        each(_refusals),
         labels=("reason",),
         topics=(Topic("security/refused/{reason}"),),
     ),

@@ -6,7 +6,7 @@ values (causes, reason codes, names from the settings), never a text that a clie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -84,6 +84,11 @@ class Figure:
         return [] if found is None or isinstance(found, Histogram) else list(found)
 
 
-def one(read: Callable[[Reading], Value]) -> Callable[[Reading], Iterable[Sample]]:
-    """Make the reader of a figure without labels."""
-    return lambda reading: ((((), read(reading))),)
+def one(read: Callable[[Reading], Value | None]) -> Callable[[Reading], Iterable[Sample]]:
+    """Make the reader of a figure without labels. None: this broker does not have it."""
+    return lambda reading: () if (value := read(reading)) is None else (((), value),)
+
+
+def each(read: Callable[[Reading], Mapping[str, Value]]) -> Callable[[Reading], Iterable[Sample]]:
+    """Make the reader of a figure with one label."""
+    return lambda reading: (((label,), value) for label, value in read(reading).items())

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from canopy_mqtt.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS
 from canopy_mqtt.core.ledger import DROP_CAUSES
-from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
-from canopy_mqtt.observe.figures.merging import Merge, Sample, Value, added, but_copies, greatest
+from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, each, one
+from canopy_mqtt.observe.figures.merging import Merge, Value, added, but_copies, greatest
 from canopy_mqtt.observe.figures.sources import Reading
 from canopy_mqtt.observe.room import RoomUse
 
 COUNTER, GAUGE = Kind.COUNTER, Kind.GAUGE
 
 
-def _received(reading: Reading) -> Iterator[Sample]:
+def _by_qos(total: int, first: int, second: int) -> dict[str, int]:
+    return {"0": total - first - second, "1": first, "2": second}
+
+
+def _received(reading: Reading) -> dict[str, int]:
     counters = reading.counters
-    first, second = int(counters.received_qos1), int(counters.received_qos2)
-    yield ("0",), int(counters.messages_received) - first - second
-    yield ("1",), first
-    yield ("2",), second
+    return _by_qos(int(counters.messages_received), int(counters.received_qos1), int(counters.received_qos2))
 
 
-def _sent(reading: Reading) -> Iterator[Sample]:
+def _sent(reading: Reading) -> dict[str, int]:
     counters = reading.counters
-    first, second = int(counters.sent_qos1), int(counters.sent_qos2)
-    yield ("0",), int(counters.messages_sent) - first - second
-    yield ("1",), first
-    yield ("2",), second
-
-
-def _dropped(reading: Reading) -> Iterator[Sample]:
-    for cause, name in enumerate(DROP_CAUSES):
-        yield (name,), reading.counters.dropped[cause]
+    return _by_qos(int(counters.messages_sent), int(counters.sent_qos1), int(counters.sent_qos2))
 
 
 COPIED: Final = (ROOMS[FILTERS], ROOMS[RETAINED], ROOMS[RETAINED_SIZE])
@@ -42,11 +35,7 @@ COPIED: Final = (ROOMS[FILTERS], ROOMS[RETAINED], ROOMS[RETAINED_SIZE])
 
 def _room(name: str, kind: Kind, text: str, read: Callable[[RoomUse], int], merge: Merge = added) -> Figure:
     """Make a figure of the limits that all accounts share (`core.accounts`)."""
-
-    def samples(reading: Reading) -> Iterator[Sample]:
-        for room in reading.rooms:
-            yield (room.name,), read(room)
-
+    samples = each(lambda reading: {room.name: read(room) for room in reading.rooms})
     topics = (Topic(f"room/{{room}}/{name}"),)
     return Figure(f"room_{name}", kind, text, samples, labels=("room",), topics=topics, merge=merge)
 
@@ -67,10 +56,6 @@ def totals(reading: Reading) -> dict[str, int]:
     }
 
 
-def _loads(reading: Reading) -> Iterator[Sample]:
-    yield from reading.sources.loads.averages().items()
-
-
 def _hundredths(value: Value) -> str:
     return f"{value:.2f}"
 
@@ -80,7 +65,7 @@ TRAFFIC: Final = (
         "messages_received",
         COUNTER,
         "PUBLISH packets that clients and links sent to this broker, by QoS",
-        _received,
+        each(_received),
         labels=("qos",),
         topics=(Topic("publish/messages/received"), Topic("publish/messages/received/qos{qos}")),
     ),
@@ -88,7 +73,7 @@ TRAFFIC: Final = (
         "messages_sent",
         COUNTER,
         "PUBLISH packets that this broker sent, by QoS; what is sent again counts again",
-        _sent,
+        each(_sent),
         labels=("qos",),
         topics=(Topic("publish/messages/sent"), Topic("publish/messages/sent/qos{qos}")),
     ),
@@ -96,7 +81,7 @@ TRAFFIC: Final = (
         "messages_dropped",
         COUNTER,
         "Messages for a client that it did not get, by cause",
-        _dropped,
+        each(lambda reading: dict(zip(DROP_CAUSES, reading.counters.dropped, strict=True))),
         labels=("cause",),
         topics=(Topic("messages/dropped"), Topic("publish/messages/dropped"), Topic("messages/dropped/{cause}")),
     ),
@@ -151,7 +136,7 @@ TRAFFIC: Final = (
         Kind.INTERVAL,
         "Averages per minute over 1, 5 or 15 minutes of packets, PUBLISH packets, bytes, opened connections "
         "(`sockets`) and CONNECT packets (`connections`)",
-        _loads,
+        lambda reading: reading.sources.loads.averages().items(),
         labels=("of", "span"),
         topics=(Topic("load/{of}/{span}", _hundredths),),
     ),

@@ -23,6 +23,7 @@ from canopy_mqtt.core.codec.packets import (
     Publish,
     Suback,
     Subscribe,
+    SubscriptionRequest,
     Unsuback,
     Unsubscribe,
     Will,
@@ -77,52 +78,39 @@ def _fields(packet: Packet, version: int) -> dict[str, Any]:
     if isinstance(packet, Publish):
         return _publish(packet)
     if isinstance(packet, Connect):
-        return _connect(packet)
-    if isinstance(packet, Connack):
-        return {
-            "session_present": packet.session_present,
-            **_reason(packet.reason_code, _connack_name(packet.reason_code, version), True),
-            **_properties(packet.properties),
-        }
-    if isinstance(packet, Ack):
-        return {
-            "packet_id": packet.packet_id,
-            **_reason(packet.reason_code, reason_codes.name(packet.reason_code), version >= V5),
-            **_properties(packet.properties),
-        }
-    if isinstance(packet, Subscribe):
-        filters = [
-            {
-                "topic_filter": request.topic_filter,
-                "qos": request.qos,
-                **({"no_local": True} if request.no_local else {}),
-                **({"retain_as_published": True} if request.retain_as_published else {}),
-                **({"retain_handling": request.retain_handling} if request.retain_handling else {}),
-            }
-            for request in packet.requests
-        ]
-        return {"packet_id": packet.packet_id, "filters": filters, **_properties(packet.properties)}
-    if isinstance(packet, Unsubscribe):
-        return {
-            "packet_id": packet.packet_id,
-            "filters": list(packet.topic_filters),
-            **_properties(packet.properties),
-        }
-    if isinstance(packet, Suback):
-        names = ["Granted QoS 0" if code == 0 else reason_codes.name(code) for code in packet.reason_codes]
-        return _answers(packet.packet_id, packet.reason_codes, names, packet.properties)
-    if isinstance(packet, Unsuback):
-        names = [reason_codes.name(code) for code in packet.reason_codes]
-        return _answers(packet.packet_id, packet.reason_codes, names, packet.properties)
-    if isinstance(packet, Disconnect):
+        known = _connect(packet)
+    elif isinstance(packet, Connack):
+        why = _connack_name(packet.reason_code, version)
+        known = {"session_present": packet.session_present, **_reason(packet.reason_code, why, True)}
+    elif isinstance(packet, Ack):
+        why = reason_codes.name(packet.reason_code)
+        known = {"packet_id": packet.packet_id, **_reason(packet.reason_code, why, version >= V5)}
+    elif isinstance(packet, Subscribe):
+        known = {"packet_id": packet.packet_id, "filters": [_request(each) for each in packet.requests]}
+    elif isinstance(packet, Unsubscribe):
+        known = {"packet_id": packet.packet_id, "filters": list(packet.topic_filters)}
+    elif isinstance(packet, (Suback, Unsuback)):
+        known = {"packet_id": packet.packet_id}
+        if packet.reason_codes:
+            granted = "Granted QoS 0" if isinstance(packet, Suback) else reason_codes.name(0)
+            names = [reason_codes.name(code) if code else granted for code in packet.reason_codes]
+            known |= {"reason_codes": list(packet.reason_codes), "reasons": names}
+    elif isinstance(packet, Disconnect):
         why = "Normal disconnection" if packet.reason_code == 0 else reason_codes.name(packet.reason_code)
-        return {**_reason(packet.reason_code, why, version >= V5), **_properties(packet.properties)}
-    if isinstance(packet, Auth):
-        return {
-            **_reason(packet.reason_code, reason_codes.name(packet.reason_code), True),
-            **_properties(packet.properties),
-        }
-    return {}
+        known = _reason(packet.reason_code, why, version >= V5)
+    elif isinstance(packet, Auth):
+        known = _reason(packet.reason_code, reason_codes.name(packet.reason_code), True)
+    else:
+        return {}
+    return {**known, **_properties(packet.properties)}
+
+
+def _request(request: SubscriptionRequest) -> dict[str, Any]:
+    known: dict[str, Any] = {"topic_filter": request.topic_filter, "qos": request.qos}
+    for option in ("no_local", "retain_as_published", "retain_handling"):
+        if getattr(request, option):
+            known[option] = getattr(request, option)
+    return known
 
 
 def _connack_name(code: int, version: int) -> str:
@@ -133,13 +121,6 @@ def _connack_name(code: int, version: int) -> str:
 
 def _reason(code: int, text: str, there: bool) -> dict[str, Any]:
     return {"reason_code": code, "reason": text} if there else {}
-
-
-def _answers(packet_id: int, codes: list[int], names: list[str], held: Properties) -> dict[str, Any]:
-    known: dict[str, Any] = {"packet_id": packet_id}
-    if codes:
-        known |= {"reason_codes": list(codes), "reasons": names}
-    return {**known, **_properties(held)}
 
 
 def _publish(packet: Publish) -> dict[str, Any]:
@@ -184,7 +165,7 @@ def _connect(packet: Connect) -> dict[str, Any]:
         known["password"] = MASKED
     if packet.will is not None:
         known["will"] = _will(packet.will)
-    return {**known, **_properties(packet.properties)}
+    return known
 
 
 def _will(will: Will) -> dict[str, Any]:

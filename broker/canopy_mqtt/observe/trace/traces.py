@@ -151,7 +151,7 @@ class Traces(ConnectionObserver):
         self._known.clear()
         self._broker.connection_table.observer = self
         self._broker.router.counters.refusals.listener = self._sink
-        self._timers[name] = self._broker.loop.call_later(seconds, self._end, trace, "time over")
+        self._timers[name] = self._broker.loop.call_later(seconds, self.end, trace, "time over")
         self._broker.log.info(
             "trace started", trace=name, type=kind, value=value[:256], seconds=seconds, max_bytes=max_bytes
         )
@@ -161,7 +161,7 @@ class Traces(ConnectionObserver):
     def stop(self, name: str) -> Trace:
         """End a trace and keep its packets. Raises KeyError if it does not exist."""
         trace = self.all[name]
-        self._end(trace, "stopped")
+        self.end(trace, "stopped")
         return trace
 
     def remove(self, name: str) -> None:
@@ -172,7 +172,7 @@ class Traces(ConnectionObserver):
     async def close(self) -> None:
         """End all traces: the broker stops."""
         for trace in list(self._running.values()):
-            self._end(trace, "broker stopped")
+            self.end(trace, "broker stopped")
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for tracer in list(self._tracers.values()):
             self.forget(tracer)
@@ -196,7 +196,8 @@ class Traces(ConnectionObserver):
                 return bit
         raise TraceError("too many traces have just ended")
 
-    def _end(self, trace: Trace, state: State) -> None:
+    def end(self, trace: Trace, state: State) -> None:
+        """End a trace that runs."""
         if not trace.running:
             return
         self._timers.pop(trace.name).cancel()
@@ -209,10 +210,6 @@ class Traces(ConnectionObserver):
         if self._settings.directory:
             self._begin(self._save(trace))
         self._visit(self._tracers, trace.bit)
-
-    def full(self, trace: Trace) -> None:
-        """End a trace that has no room for a packet."""
-        self._end(trace, "full")
 
     async def _save(self, trace: Trace) -> None:
         """Write an ended trace to a file in a thread."""
@@ -256,7 +253,7 @@ class Traces(ConnectionObserver):
             try:
                 tracer.closed()
             except Exception as error:
-                self._broker.faults.broke("trace", error)
+                self.failed(error)
             self.forget(tracer)
 
     def _settle(self, connection: Connection, begun: bool) -> None:
@@ -303,24 +300,20 @@ class Traces(ConnectionObserver):
 
     def about(self, topic: str) -> int:
         """Return the mask of traces that want messages of a topic."""
-        mask = 0
-        for bit, trace in self._running.items():
-            if trace.kind == "topic" and matches(trace.value, topic):
-                mask |= bit
-        return mask
+        return sum(bit for bit, trace in self._topical() if matches(trace.value, topic))
 
     def about_filters(self, filters: list[str]) -> int:
         """Return the mask of traces that want subscriptions to these filters."""
-        mask = 0
-        for bit, trace in self._running.items():
-            if trace.kind == "topic" and any(_overlaps(trace.value, one) for one in filters):
-                mask |= bit
-        return mask
+        wanted = self._topical()
+        return sum(bit for bit, trace in wanted if any(_overlaps(trace.value, each) for each in filters))
 
     @property
     def topical(self) -> int:
         """The mask of traces that are about topics."""
-        return sum(bit for bit, trace in self._running.items() if trace.kind == "topic")
+        return sum(bit for bit, _ in self._topical())
+
+    def _topical(self) -> list[tuple[int, Trace]]:
+        return [(bit, trace) for bit, trace in self._running.items() if trace.kind == "topic"]
 
     def of(self, mask: int) -> list[Trace]:
         """Return the running traces of a mask."""
@@ -421,7 +414,7 @@ class ConnectionTracer(PacketSink):
             if since and not trace.knows(self._traced):
                 trace.add(Entry(OPENED, self._opened, self._traced))
             if not trace.add(entry):
-                self._traces.full(trace)
+                self._traces.end(trace, "full")
 
     def mask(self, topic: str, filters: bool) -> int:
         """Return the mask of traces that want a refusal about this topic or filter."""
@@ -442,7 +435,7 @@ class ConnectionTracer(PacketSink):
         entry = Entry(CLOSED, time.time_ns(), self._traced, note=why)
         for trace in self._traces.of(-1):
             if trace.knows(self._traced) and not trace.add(entry):
-                self._traces.full(trace)
+                self._traces.end(trace, "full")
 
     def wanting(self, topic: bytes) -> int:
         """Return the mask of traces that want messages of this topic."""

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from canopy_mqtt.files import read_file
-from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.security.errors import SecurityError, read_text
 from canopy_mqtt.security.passwords.hashes import PasswordHash, parse
 
 MAX_USER_BYTES: Final = 65_535
@@ -50,7 +49,7 @@ def read_password_file(path: Path) -> PasswordFile:
     """Read a file. Raises SecurityError if it cannot be read, or has a wrong line."""
     users: dict[str, PasswordHash] = {}
     lines: dict[str, int] = {}
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         try:
             entry = _entry(line)
             if entry is None:
@@ -89,7 +88,7 @@ def edit(path: Path, user: str, entry: str | None, *, create: bool = False) -> b
     if create and not path.exists():
         before: list[str] = []
     else:
-        before = _text(path).removesuffix("\n").split("\n")
+        before = read_text(path).removesuffix("\n").split("\n")
     new = [] if entry is None else [f"{user}:{entry}"]
     after: list[str] = []
     there = False
@@ -119,15 +118,6 @@ def _entry(line: str) -> tuple[str, str] | None:
     if len(user.encode()) > MAX_USER_BYTES:
         raise ValueError(f"the user name has more than {MAX_USER_BYTES} bytes")
     return user, text
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_file(path).decode("utf-8-sig")
-    except OSError as error:
-        raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise SecurityError(f"{path}: not UTF-8 text (byte {error.start})") from None
 
 
 def _replace(path: Path, text: str) -> None:

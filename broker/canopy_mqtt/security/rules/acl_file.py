@@ -15,8 +15,7 @@ from typing import Final
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import validate_filter
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.files import read_file
-from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.security.errors import SecurityError, read_text
 from canopy_mqtt.security.rules.rule import ALL, PUBLISH, RECEIVE, Rule
 from canopy_mqtt.security.rules.rule_set import RuleSet
 
@@ -102,12 +101,9 @@ def read_acl_file(path: Path) -> AclFile:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise SecurityError(f"{path}: longer than {MAX_BYTES} bytes; an acl_file is text")
-        text = read_file(path).decode("utf-8-sig")
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise SecurityError(f"{path}: not UTF-8 text (byte {error.start})") from None
-    return parse_acl(text, str(path))
+    return parse_acl(read_text(path), str(path))
 
 
 def parse_acl(text: str, path: str) -> AclFile:

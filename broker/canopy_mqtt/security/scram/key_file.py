@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from canopy_mqtt.files import read_file
-from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.security.errors import SecurityError, read_text
 from canopy_mqtt.security.scram.saslprep import saslprep
 
 MIN_ITERATIONS: Final = 4_096
@@ -116,15 +115,9 @@ def read_scram_file(path: Path) -> ScramFile:
     Raises:
         SecurityError: it cannot be read, or a line is not right.
     """
-    try:
-        text = read_file(path).decode("utf-8-sig")
-    except OSError as error:
-        raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise SecurityError(f"{path}: not UTF-8 text (byte {error.start})") from None
     users: dict[str, ScramCredential] = {}
     secret = b""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         try:

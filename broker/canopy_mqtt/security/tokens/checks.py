@@ -87,6 +87,8 @@ def verified(token: str, alg: str, keys: Sequence[Key], table: JwtTable) -> dict
         except jwt.InvalidSignatureError:
             why = "the signature is wrong"
             continue
+        except jwt.InvalidKeyError:
+            continue  # too short for the algorithm (RFC 7518, section 3); another one may fit
         except jwt.ExpiredSignatureError:
             raise TokenError("it has expired") from None
         except jwt.ImmatureSignatureError:

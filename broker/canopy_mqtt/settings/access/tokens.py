@@ -5,7 +5,6 @@ Promises: a secret appears in no `repr` and in no error.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeAlias
@@ -14,7 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from canopy_mqtt.settings.access.authenticator_table import AuthenticatorTable, FilePath
-from canopy_mqtt.settings.values import MAX_BYTES, MAX_TIME, CountOrUnlimited, SecondsOrOff, String, wrong
+from canopy_mqtt.settings.http import is_loopback
+from canopy_mqtt.settings.values import MAX_BYTES, MAX_TIME, CountOrUnlimited, SecondsOrOff, String, only, wrong
 
 Algorithm: TypeAlias = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
@@ -54,12 +54,7 @@ def is_url(text: str) -> bool:
 def in_clear(url: str) -> bool:
     """Return True if requests to this URL are readable on the way: http, to another machine."""
     parts = urlsplit(url)
-    if parts.scheme != "http":
-        return False
-    try:
-        return not ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return parts.hostname != "localhost"
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
 def _url(value: str) -> str:
@@ -119,12 +114,7 @@ class JwtTable(AuthenticatorTable):
     groups_claim: String = "groups"
     rules_claim: String = "acl"
 
-    @field_validator("secret_file")
-    @classmethod
-    def _one_secret(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("secret"):
-            raise wrong("only without secret")
-        return value
+    _one_secret = only("only without secret", "secret_file", where=lambda given: not given.get("secret"))
 
     @field_validator("secret")
     @classmethod
@@ -163,12 +153,7 @@ class HttpTable(AuthenticatorTable):
     cache_entries: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     on_error: Literal["deny", "ignore", "allow"] = "deny"
 
-    @field_validator("key_file")
-    @classmethod
-    def _certificate_and_key(cls, value: str, info: ValidationInfo) -> str:
-        if value and not info.data.get("cert_file"):
-            raise wrong("only with cert_file")
-        return value
+    _certificate_and_key = only("only with cert_file", "key_file", where=lambda given: bool(given.get("cert_file")))
 
 
 class ScramTable(AuthenticatorTable):

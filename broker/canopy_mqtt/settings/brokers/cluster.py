@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from canopy_mqtt.settings.http import is_loopback
 from canopy_mqtt.settings.listeners import Endpoint, endpoint_of
-from canopy_mqtt.settings.values import MAX_BYTES, Section, wrong
+from canopy_mqtt.settings.values import MAX_BYTES, Section, distinct, only, readable, wrong
 
 FORMS: Final = "mqtts://HOST[:PORT], or mqtt+unix:///PATH on one machine"
 PORTS: Final = {"mqtts": 8884, "mqtt": 1884}
@@ -33,32 +33,15 @@ def parse_node(url: str) -> Endpoint:
     return endpoint
 
 
-def _address(value: str) -> str:
-    try:
-        parse_node(value)
-    except ValueError as error:
-        raise wrong(str(error)) from None
-    return value
-
-
 def _listen(value: str) -> str:
-    return _address(value) if value else value
-
-
-def _nodes(nodes: Sequence[ClusterNode]) -> tuple[ClusterNode, ...]:
-    seen: set[str] = set()
-    for at, node in enumerate(nodes):
-        if node.name in seen:
-            raise wrong("a name that no other node has", f"[{at}].name", node.name)
-        seen.add(node.name)
-    return tuple(nodes)
+    return readable(parse_node)(value) if value else value
 
 
 class ClusterNode(Section):
     """One node: its name, and the address at which the others reach it."""
 
     name: Annotated[str, Field(pattern=NAME)]
-    address: Annotated[str, AfterValidator(_address)]
+    address: Annotated[str, AfterValidator(readable(parse_node))]
 
     @property
     def endpoint(self) -> Endpoint:
@@ -72,7 +55,7 @@ class Cluster(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}\z")] = ""
     node: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}\z")] = ""
     listen: Annotated[str, AfterValidator(_listen)] = ""
-    nodes: Annotated[Sequence[ClusterNode], AfterValidator(_nodes)] = ()
+    nodes: Annotated[Sequence[ClusterNode], AfterValidator(distinct("node"))] = ()
     """The nodes of the cluster; this one may be among them."""
     ca_file: str = ""
     cert_file: str = ""
@@ -91,13 +74,9 @@ class Cluster(Section):
         """The parsed `listen`."""
         return parse_node(self.listen)
 
-    @field_validator("node", "listen", "nodes")
-    @classmethod
-    def _of_a_cluster(cls, value: str | tuple[ClusterNode, ...], info: ValidationInfo) -> str | tuple[ClusterNode, ...]:
-        # A name that is wrong is missing here, and said already.
-        if value and not info.data.get("name", "-"):
-            raise wrong("only with cluster.name")
-        return value
+    _of_a_cluster = only(
+        "only with cluster.name", "node", "listen", "nodes", where=lambda given: bool(given.get("name", "-"))
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Cluster:

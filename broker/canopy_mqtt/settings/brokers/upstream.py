@@ -38,6 +38,8 @@ from canopy_mqtt.settings.values import (
     SizeOrUnlimited,
     String,
     TopicOrNone,
+    only,
+    readable,
     wrong,
 )
 
@@ -94,14 +96,6 @@ def parse_upstream(url: str) -> Remote:
     return Remote(parts.hostname, port, tls)
 
 
-def _url(value: str) -> str:
-    try:
-        parse_upstream(value)
-    except ValueError as error:
-        raise wrong(str(error)) from None
-    return value
-
-
 def _password(value: str) -> str:
     # Binary data of the protocol (section 3.1.3.6): any bytes, but not more of them.
     if len(value.encode()) > MAX_STRING_BYTES:
@@ -136,7 +130,7 @@ class Upstream(Section):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}\z")]
-    url: Annotated[str, AfterValidator(_url)]
+    url: Annotated[str, AfterValidator(readable(parse_upstream))]
     username: String = ""
     password: Annotated[str, AfterValidator(_password), Field(repr=False)] = ""
     password_file: str = ""
@@ -177,20 +171,14 @@ class Upstream(Section):
         """The parsed `url`."""
         return parse_upstream(self.url)
 
-    @field_validator("password_file")
-    @classmethod
-    def _one_password(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("password"):
-            raise wrong("only without password")
-        return value
-
-    @field_validator("ca_file", "cert_file", "key_file")
-    @classmethod
-    def _with_tls(cls, value: str, info: ValidationInfo) -> str:
-        # An URL that is wrong is missing here, and said already.
-        if value and not info.data.get("url", "mqtts:").startswith("mqtts:"):
-            raise wrong("only with an mqtts:// url")
-        return value
+    _one_password = only("only without password", "password_file", where=lambda given: not given.get("password"))
+    _with_tls = only(
+        "only with an mqtts:// url",
+        "ca_file",
+        "cert_file",
+        "key_file",
+        where=lambda given: given.get("url", "mqtts:").startswith("mqtts:"),
+    )
 
     @field_validator("key_file")
     @classmethod

@@ -91,8 +91,8 @@ export function takes(path, parameter, method = "get") {
   return (paths[`/api/v5${path}`]?.[method]?.parameters ?? []).some((each) => each.name === parameter);
 }
 
-/** A part of a path. */
-export const part = encodeURIComponent;
+/** A part of a path. The escape is for names that would be steps of it: the API leaves one out. */
+export const part = (name) => encodeURIComponent(/^(\.{1,2}$|\x1b)/.test(name) ? `\x1b${name}` : name);
 
 /** A file of the API, which the browser then keeps where it keeps downloads. Throws Refused. */
 export async function download(path, filename) {
