@@ -362,7 +362,8 @@ class Page:
     """Consecutive messages of one session that are on disk only.
 
     `first`, `last`: the store's numbers of the deliveries; `expires_at`: when all of them have expired (s, monotonic);
-    0.0: never, or unknown.
+    0.0: never, or unknown; `held`: some of them are `Message.held`. All are when they are read back, and so stay behind
+    those in memory.
     """
 
     def __init__(self, first: int, last: int, messages: int, size: int) -> None:
@@ -371,6 +372,7 @@ class Page:
         self.messages: i64 = messages
         self.bytes: i64 = size
         self.expires_at = 0.0
+        self.held = False
 
 
 class Pages:

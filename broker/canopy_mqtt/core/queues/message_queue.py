@@ -746,6 +746,7 @@ class DiskQueue:
         page.last = delivery.record
         page.messages += 1
         page.bytes += size
+        page.held |= delivery.message.held
         if page.expires_at != 0.0 and (expires_at == 0.0 or expires_at > page.expires_at):
             page.expires_at = expires_at
         self._queue.count(1, size)
@@ -813,10 +814,12 @@ class DiskQueue:
     def fetched(self, records: list[DeliveryRecord], size: i64, journal: Journal) -> None:
         """The pages that were asked for have come."""
         messages: i64 = 0
+        held = False
         while self._asked > 0:
             page = self._pages.popleft()
             self._asked -= 1
             messages += page.messages
+            held |= page.held
             if self._asked == 0:
                 # What comes behind them may be in memory from now on.
                 journal.read_back(self._ledger.client_id, page.last)
@@ -826,6 +829,7 @@ class DiskQueue:
         deliveries: list[Delivery] = []
         for record in records:
             delivery = record.queued(load.now)
+            delivery.message.held = held
             journal.restored(self._ledger.client_id, delivery, record.number)
             delivery.since = load.now
             deliveries.append(delivery)
