@@ -21,6 +21,7 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.ledger import EXPIRED, FULL_MESSAGES, GLOBAL
 from canopy_mqtt.core.queues.disk_queue import FETCHED, FETCHED_BYTES, PAGE_BYTES
 from canopy_mqtt.core.queues.disk_queue import PAGE as PAGE_OF_ALL
+from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST
 from canopy_mqtt.store.sqlite import SqliteStore
 from canopy_mqtt.store.tools.exporting import lines
@@ -494,6 +495,26 @@ def test_what_cannot_wait_on_disk_waits_behind_it(all_: Paged) -> None:
     client.answering = True
     assert taken(all_, client)[-7:] == [102, *range(200, 206)]
     assert list(dict.fromkeys(came(client)))[:8] == list(range(8))
+
+
+def test_what_another_node_sent_comes_in_order(tmp_path: Path) -> None:
+    """It waits for a commit when it leaves; what was on disk alone stays behind it. [MQTT-4.6.0-6]"""
+    made = Paged(tmp_path)
+    client = away(made)
+    for number in range(9):
+        message = Message(b"t", b"%d" % number, 1, False, b"", 0.0, "$upstream/$node/b")
+        message.held = True
+        made.network.router.publish(message, None)
+    made.commit()
+    made.store._committer._window = 3_600.0
+    client.connect(clean=False, expiry=1_000)
+    for _ in range(3):
+        # Pages come before the group with what has left memory ends.
+        made.do(made.store._call(lambda: None))
+        made.network.settle()
+    made.all_comes()
+    assert came(client) == list(range(9))
+    made.end()
 
 
 def test_the_disk_has_a_bound_of_its_own(tmp_path: Path) -> None:

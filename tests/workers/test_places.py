@@ -116,6 +116,7 @@ def test_a_store_of_another_number_is_no_fault_of_the_settings(tmp_path: Path) -
     config = tmp_path / "canopy.toml"
     config.write_text(f'[store]\npath = "{tmp_path}"\n')
     note(tmp_path, Division(3))
+    assert stat.S_IMODE((tmp_path / "workers").stat().st_mode) == 0o600
     assert canopy("check-config", str(config)).stdout.startswith(f"{config}: OK\n")
     (tmp_path / "workers").write_text("many")
     result = canopy("check-config", str(config))

@@ -65,7 +65,8 @@ def note(folder: Path, found: Division) -> None:
             for each in (file, made):
                 each.unlink(missing_ok=True)
         else:
-            with made.open("w", encoding="ascii") as written:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            with open(os.open(made, flags, 0o600), "w", encoding="ascii") as written:
                 step = f" {PLACED if found.placed else MOVED} {found.before}" if found.before else ""
                 written.write(f"{found.workers}{step}\n")
                 written.flush()

@@ -39,7 +39,8 @@ class Page:
     """Consecutive messages of one session that are on disk only.
 
     `first`, `last`: the store's numbers of the deliveries; `expires_at`: when all of them have expired (s, monotonic);
-    0.0: never, or unknown.
+    0.0: never, or unknown; `held`: some of them are `Message.held`. All are when they are read back, and so stay behind
+    those in memory.
     """
 
     def __init__(self, first: int, last: int, messages: int, size: int) -> None:
@@ -48,6 +49,7 @@ class Page:
         self.messages: i64 = messages
         self.bytes: i64 = size
         self.expires_at = 0.0
+        self.held = False
 
 
 class Pages:
@@ -155,6 +157,7 @@ class DiskQueue:
         page.last = delivery.record
         page.messages += 1
         page.bytes += size
+        page.held |= delivery.message.held
         if page.expires_at != 0.0 and (expires_at == 0.0 or expires_at > page.expires_at):
             page.expires_at = expires_at
         self._queue.count(1, size)
@@ -222,10 +225,12 @@ class DiskQueue:
     def fetched(self, records: list[DeliveryRecord], size: i64, journal: Journal) -> None:
         """The pages that were asked for have come."""
         messages: i64 = 0
+        held = False
         while self._asked > 0:
             page = self._pages.popleft()
             self._asked -= 1
             messages += page.messages
+            held |= page.held
             if self._asked == 0:
                 # What comes behind them may be in memory from now on.
                 journal.read_back(self._ledger.client_id, page.last)
@@ -235,6 +240,7 @@ class DiskQueue:
         deliveries: list[Delivery] = []
         for record in records:
             delivery = record.queued(totals.now)
+            delivery.message.held = held
             journal.restored(self._ledger.client_id, delivery, record.number)
             delivery.since = totals.now
             deliveries.append(delivery)
