@@ -288,13 +288,6 @@ class TestMemory:
             await ask(other)
         assert len(there.requests) == 6
 
-    async def test_nothing_is_remembered_unless_the_settings_say_so(self, there: Service, make: Make) -> None:
-        there.says(204)
-        ask = await make()
-        await ask(attempt())
-        await ask(attempt())
-        assert len(there.requests) == 2
-
     async def test_who_was_denied_is_asked_about_again(self, there: Service, make: Make) -> None:
         there.says(403)
         ask = await make(cache_time=60.0)
@@ -302,16 +295,19 @@ class TestMemory:
         there.says(204)
         assert isinstance(await ask(attempt()), Principal)
 
-    async def test_it_holds_for_a_time(self, there: Service, make: Make) -> None:
-        there.says(204)
-        ask = await make(cache_time=1e-9)
-        await ask(attempt())
-        await ask(attempt())
-        assert len(there.requests) == 2
-
-    async def test_it_does_not_outlive_the_credentials(self, there: Service, make: Make) -> None:
-        there.says(200, {"result": "allow", "expires_at": time.time() - 1})
-        ask = await make(cache_time=60.0)
+    @pytest.mark.parametrize(
+        ("settings", "lasts"),
+        [
+            pytest.param({}, 60, id="unless the settings say so"),
+            pytest.param({"cache_time": 1e-9}, 60, id="for longer than they say"),
+            pytest.param({"cache_time": 60.0}, -1, id="for longer than the credentials last"),
+        ],
+    )
+    async def test_nothing_is_remembered(
+        self, there: Service, make: Make, settings: dict[str, float], lasts: int
+    ) -> None:
+        there.says(200, {"result": "allow", "expires_at": time.time() + lasts})
+        ask = await make(**settings)
         await ask(attempt())
         await ask(attempt())
         assert len(there.requests) == 2
