@@ -111,6 +111,32 @@ async def test_what_comes_by_a_wide_aggregate_and_nobody_wants_goes_nowhere(net:
         seen[told.topic] = told.payload.decode()
 
 
+async def test_static_filters(net: Net) -> None:
+    """A list in place of `demand`: asked for always, whoever is there, and nothing else is."""
+    upstream = await net.scripted(ScriptedUpstream())
+    edge = await net.edge(link(upstream, subscribe=["orders/#", "notice"]))
+    caller = await upstream.caller()
+    await upstream.until("both", lambda: set(caller.filters) == {"orders/#", "notice"})
+    client = await net.join(edge, "client", "orders/1", "something/else")
+    await caller.publish("orders/1", b"1", qos=1)
+    assert (await client.message()).payload == b"1"
+    await client.disconnect()
+    assert set(caller.filters) == {"orders/#", "notice"}
+    assert sorted(caller.asked()) == ["notice", "orders/#"]
+
+
+async def test_roots_hold_back_what_is_outside(net: Net) -> None:
+    """Nothing outside of the roots is asked of upstream; what reaches beyond them is clipped."""
+    upstream = await net.scripted(ScriptedUpstream())
+    edge = await net.edge(link(upstream, roots=["site/#", "fence"]))
+    await net.join(edge, "client", "site/1", "private/1", "#", "fence")
+    caller = await upstream.caller()
+    await upstream.until("the fence", lambda: "fence" in caller.filters)
+    await upstream.until("the root for #", lambda: "site/#" in caller.filters)
+    assert "private/1" not in caller.asked()
+    assert "#" not in caller.asked()
+
+
 async def test_a_budget_is_kept_and_everything_arrives(net: Net) -> None:
     """`aggregate = "auto"`: 40 filters within 4, whichever; each client gets its own."""
     upstream = await net.upstream("canopy")

@@ -206,6 +206,25 @@ async def test_the_queue_of_an_outage_is_bounded_and_counted(net: Net, policy: s
     assert second.published("load") == [b"%d" % number for number in kept]
 
 
+async def test_qos_0_waits_only_where_it_is_asked_to(net: Net) -> None:
+    """`queue_qos0`."""
+    upstream = await net.scripted(ScriptedUpstream())
+    port = upstream.port
+    await upstream.shut()
+    patient = await net.edge(link(port, publish=["load"], queue_qos0=True, client_id="patient"))
+    other = await net.edge(link(port, publish=["load"], client_id="other"))
+    for edge in (patient, other):
+        writer = await net.join(edge, "writer")
+        await writer.publish("load", b"0", qos=0)
+        await writer.publish("load", b"1", qos=1)
+    await upstream.listen()
+    await upstream.until(
+        "both have sent theirs", lambda: sum(b"1" in caller.published() for caller in upstream.callers) == 2
+    )
+    sent = {caller.connect.client_id: caller.published() for caller in upstream.callers}
+    assert sent == {"patient": [b"0", b"1"], "other": [b"1"]}
+
+
 async def test_a_re_declaration_takes_few_packets(net: Net) -> None:
     """300 filters after a reconnect without session: no SUBSCRIBE for each; with a session, none at all."""
     upstream = await net.scripted(ScriptedUpstream())
@@ -225,6 +244,24 @@ async def test_a_re_declaration_takes_few_packets(net: Net) -> None:
     await net.join(edge, "fence", "fence")
     await upstream.until("the fence", lambda: "fence" in third.filters)
     assert third.asked() == ["fence"]
+
+
+async def test_what_changed_during_the_outage_is_put_right(net: Net) -> None:
+    """With the session kept upstream: what nobody wants any more is taken back, what is new is asked for."""
+    upstream = await net.scripted(ScriptedUpstream())
+    edge = await net.edge(link(upstream))
+    stays = await net.join(edge, "stays", "stays")
+    goes = await net.join(edge, "goes", "goes")
+    first = await upstream.caller(0)
+    await upstream.until("both", lambda: set(first.filters) == {"stays", "goes"})
+    upstream.session_present = True
+    await upstream.shut()
+    await goes.disconnect()
+    await stays.subscribe("new")
+    await upstream.listen()
+    second = await upstream.caller(1)
+    await upstream.until("put right", lambda: "new" in second.asked() and "goes" in second.took_back())
+    assert "stays" not in second.took_back()
 
 
 @pytest.mark.parametrize("kind", V5)
