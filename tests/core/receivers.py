@@ -1,7 +1,8 @@
 """What clients that receive do to a broker, as rules of a Hypothesis machine: the base of the machines on the ledger.
 
-Owns the network, the three receivers and their moods: they read or not, are written to a little, acknowledge or not,
-are cut off, leave. Promises nothing about the broker; what has to hold is for the machine that inherits to say.
+Owns the network, the three receivers and their moods: they connect, read or not, are written to a little, acknowledge
+or not, are cut off, leave. The network has to let any user take over a session. Promises nothing about the broker;
+what has to hold is for the machine that inherits to say.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.session.session import Session
-from tests.core.harness import Client, Network
+from tests.core.harness import Client, Network, bag
 
 NAMES: Final = ("a", "b", "c")
 
@@ -36,6 +38,49 @@ class Receivers(RuleBasedStateMachine):
 
     def _up(self, client: Client) -> bool:
         return not client.wire.cut and not client.wire.protocol.close_cause
+
+    @rule(
+        name=names,
+        max_packet=st.sampled_from((0, 0, 60, 100, 400)),
+        version=st.integers(0, 2),
+        frozen=st.booleans(),
+        expiry=st.sampled_from((1_000, 1_000, 0)),
+        receive=st.integers(1, 3),
+        user=st.sampled_from((None, "u1")),
+    )
+    def connect(
+        self,
+        name: str,
+        max_packet: int,
+        version: int,
+        frozen: bool,
+        expiry: int,
+        receive: int = 3,
+        user: str | None = None,
+    ) -> None:
+        """A receiver connects: back, or in place of its own connection, with or without the session."""
+        client = self.clients[name]
+        old = client.link
+        if old is not None and self._up(client):
+            # A takeover: what would still go to the old connection would go to nobody.
+            old.frozen = True
+            old.down.clear()
+        elif old is not None:
+            old.lose()
+        client.version = V311 if version == 2 else V5
+        v5 = client.version == V5
+        client.connect(
+            clean=expiry == 0,
+            expiry=expiry if v5 else None,
+            max_packet=max_packet if v5 and max_packet else None,
+            receive_maximum=receive if v5 else None,
+            properties=bag(i={0x22: 5}) if v5 else None,
+            user_name=user,
+            frozen=frozen,
+        )
+        if old is not None:
+            old.lose()
+        self._meet()
 
     @rule(name=names, frozen=st.booleans())
     def freeze(self, name: str, frozen: bool) -> None:

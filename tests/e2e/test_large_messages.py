@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.settings import Limits, Queue, Shutdown, Sys
+from canopy_mqtt.settings import Sys
 from canopy_mqtt.store.sqlite import SqliteStore
 from tests.e2e import wire
 from tests.e2e.links.network import link
@@ -221,35 +221,6 @@ async def test_a_large_message_arrives(size: int, place: Place) -> None:
     assert (await up.message()).payload == payload
     assert await up.publish("down/x", payload, qos=2) == 0
     assert (await down.message()).payload == payload
-
-
-async def test_a_second_one_does_not_fit_beside_a_large_one(embed_small: Broker) -> None:
-    """A client that does not read holds a bounded number of bytes: one message in each queue, and all others are
-    counted."""
-    broker = embed_small
-    payload = bytes(2 * MIB)
-    away = await Peer.join(broker.ports[0], "away", ("t", 1), clean=False, props=((SESSION_EXPIRY, 100),))
-    await away.disconnect()
-    publisher = await Peer.join(broker.ports[0], "p")
-    for _ in range(3):
-        await publisher.publish("t", payload, qos=1)
-    session = broker.router.sessions["away"]
-    assert session.queue.messages == 1
-    assert session.queue.bytes < 3 * MIB
-    assert broker.router.counters.dropped_in_all() == 2
-    publisher.abort()
-
-
-@pytest.fixture
-async def embed_small() -> AsyncIterator[Broker]:
-    settings = Settings(
-        listen=("mqtt://127.0.0.1:0",),
-        limits=Limits(max_packet_size=4 * MIB),
-        queue=Queue(live_bytes=65_536, session_bytes=65_536),
-        shutdown=Shutdown(flush_timeout=0.0),
-    )
-    async with Broker(settings) as broker:
-        yield broker
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ws"])

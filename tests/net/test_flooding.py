@@ -23,14 +23,7 @@ from canopy_mqtt.net.stream import FULL_READ
 from canopy_mqtt.net.timers import WheelItem
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
-
-
-class Undecided(AccessControl):
-    """It never says whether a client may come in."""
-
-    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
-        del connect, origin, ticket
-        return LATER
+from tests.support.gate import Gate
 
 
 class Known(AccessControl):
@@ -158,7 +151,7 @@ async def test_a_user_is_not_ended_for_others_at_its_address(embed: Embed) -> No
 async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -> None:
     """For what may have been made of them: a text has up to four bytes for each byte. The oldest goes first."""
     broker = await embed(limits={"max_partial_bytes": 500_000, "packet_timeout": 5})
-    broker.rounds.router.access_control = Undecided()
+    broker.rounds.router.access_control = Gate(LATER)
     says = wire.connect("", user="u" * 20_000, password=bytes(30_000), clean=True)
     clients = [Client(broker, "", says=says) for _ in range(10)]
     assert broker.connection_table.partial.bytes <= 500_000
@@ -177,7 +170,7 @@ async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -
 async def test_who_holds_little_is_not_ended_for_those_who_hold_much(embed: Embed) -> None:
     """Untrusted clients with CONNECTs of 100 kB do not keep others from being decided on, however long that takes."""
     broker = await embed(limits={"max_partial_bytes": 2_000_000})
-    broker.rounds.router.access_control = Undecided()
+    broker.rounds.router.access_control = Gate(LATER)
     waiting = [Client(broker, f"c{number}") for number in range(100)]
     says = wire.connect("", user="u" * 45_000, password=bytes(45_000), clean=True)
     hostile = [Client(broker, "", says=says) for _ in range(40)]

@@ -10,8 +10,7 @@ import pytest
 
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.causes import CONNECTION_LOST
-from canopy_mqtt.core.codec.packets import Connect
-from canopy_mqtt.core.hooks import LATER, AccessControl, Origin
+from canopy_mqtt.core.hooks import LATER
 from canopy_mqtt.core.jobs import (
     HELD_WORK,
     ITEM_WORK,
@@ -30,6 +29,7 @@ from canopy_mqtt.net.timers import Endpoint
 from canopy_mqtt.settings import Queue, Settings
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
+from tests.support.gate import Gate
 from tests.support.waiting import until
 
 
@@ -312,14 +312,6 @@ async def test_a_program_that_collects_no_garbage_has_none_collected(monkeypatch
     assert counts == [0, 0, 1]
 
 
-class Late(AccessControl):
-    """Answers each CONNECT later."""
-
-    def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
-        del connect, origin, ticket
-        return LATER
-
-
 @pytest.mark.crowd
 async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
     """50 clients send as much as each may have done in a turn; in the same round somebody PINGs."""
@@ -349,7 +341,7 @@ async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
 @pytest.mark.crowd
 async def test_clients_that_are_let_in_at_once_share_a_round(embed: Embed) -> None:
     """50 clients wait for access control and have sent very much behind their CONNECTs; all are let in together."""
-    access_control = Late()
+    access_control = Gate(LATER)
     broker = await embed(access_control)
     flood = b"".join(wire.publish(f"{number}", b"x", retain=True) for number in range(2_000))
     crowd = [Client(broker, f"c{number}", says=wire.connect(f"c{number}") + flood) for number in range(50)]

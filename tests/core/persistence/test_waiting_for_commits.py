@@ -223,19 +223,8 @@ def test_one_that_may_leave_and_was_not_written_stays_before_what_is_not_committ
     assert client.payloads() == [b"first", b"second"]
 
 
-def test_our_pubrel_waits_until_it_is_kept_that_pubrec_came(house: House) -> None:
-    """[MQTT-4.3.3-4]"""
-    client = house.receiver()
-    house.client("pub").publish("t/1", b"x", 2)
-    house.commit()
-    # The PUBREC is there.
-    assert client.acks(PUBREL) == []
-    house.commit()
-    assert [each.packet_id for each in client.acks(PUBREL)] == [1]
-
-
 def test_a_run_of_pubrecs_is_answered_when_all_of_it_is_kept(house: House) -> None:
-    """In their order [MQTT-4.6.0-4]."""
+    """In their order [MQTT-4.6.0-4] [MQTT-4.3.3-4]."""
     client = house.receiver()
     other = house.client("pub")
     for number in range(5):

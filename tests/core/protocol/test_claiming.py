@@ -10,12 +10,13 @@ from canopy_mqtt.core.causes import TAKEN_OVER
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBCOMP, PUBREL, Ack, Disconnect, Publish, SubscriptionRequest, Will
-from canopy_mqtt.core.hooks import LATER, AccessControl, NodeDoor, Origin, Ticket
+from canopy_mqtt.core.hooks import LATER, AccessControl, NodeDoor, Origin
 from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, SubscriptionRecord
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import RELEASED, SENT
 from tests.core.harness import bag, total_ledger
 from tests.core.shared_store import SharedNetwork, record
+from tests.support.gate import Gate
 
 
 def subscription(topic_filter: str, qos: int = 2, identifier: int = 0) -> SubscriptionRecord:
@@ -27,19 +28,6 @@ def in_flight(number: int, payload: bytes, packet_id: int, state: int = SENT) ->
     made = DeliveryRecord(number, message, 2, False, (), "")
     made.packet_id, made.state, made.attempts = packet_id, state, 1
     return made
-
-
-class AnswersLater(AccessControl):
-    """Keeps its tickets, for a test to answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tickets: list[Ticket] = []
-
-    def admit(self, connect: p.Connect, origin: Origin, ticket: Ticket) -> int:
-        del connect, origin
-        self.tickets.append(ticket)
-        return LATER
 
 
 class MayNotPublish(AccessControl):
@@ -99,7 +87,7 @@ def test_a_claim_may_be_answered_at_once() -> None:
 
 def test_access_control_answers_once_and_before_the_claim() -> None:
     net = SharedNetwork(at_once=False)
-    asked = AnswersLater()
+    asked = Gate(LATER)
     net.router.access_control = asked
     client = net.waiting("c")
     assert net.store.attempts == []

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import product
 
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import V5, V31, V311, Connect
+from canopy_mqtt.core.codec.packets import V5, V31, V311
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES
-from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
+from canopy_mqtt.core.hooks import LATER
 from tests.core.harness import Network, limits
+from tests.support.gate import Gate
 from tests.support.runs import for_each
 
 CONNACK_REASONS = {
@@ -71,37 +72,20 @@ class TestRefusals:
             assert network.idle("first", version).connect(user_name="u").reason_code == 0
 
 
-class Keeper(AccessControl):
-    """A gate that says no to some, and `later` to others."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Ticket] = []
-        self.answer = 0
-
-    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
-        assert connect.version > 0
-        assert origin.address.startswith("client:")
-        if self.answer == LATER:
-            self.waiting.append(ticket)
-        return self.answer
-
-
 class TestGate:
     """Who may connect, publish and subscribe."""
 
-    def gated(self) -> tuple[Network, Keeper]:
-        """A network with a gate."""
+    def gated(self, answer: int = LATER) -> tuple[Network, Gate]:
+        """A network with a gate that answers so."""
         network = Network()
-        keeper = Keeper()
-        network.router.access_control = keeper
-        return network, keeper
+        network.router.access_control = gate = Gate(answer)
+        return network, gate
 
     @for_each(("pace", "version"), [*product((0, 1), (V311, V5))])
     def test_later(self, pace: int, version: int) -> None:
         """Packets that came with the CONNECT wait for the answer, and nothing is sent before it [MQTT-3.2.0-1]."""
-        network, keeper = self.gated()
+        network, gate = self.gated()
         network.pace = pace
-        keeper.answer = LATER
         client = network.idle("c", version)
         client.connect(settle=False)
         client.post("t", b"x", 1)
@@ -110,7 +94,8 @@ class TestGate:
         waiting = [client.wire.protocol.waiting]
         assert client.packets == []
         assert network.router.sessions == {}
-        [ticket] = keeper.waiting
+        [ticket] = gate.tickets
+        assert gate.origins[0].address.startswith("client:")
         ticket.answer(0)
         network.settle()
         waiting.append(client.wire.protocol.waiting)
@@ -121,25 +106,23 @@ class TestGate:
     @for_each("late", [False, True])
     def test_an_answer_that_is_no_reason_code_is_a_refusal(self, answer: int, late: bool) -> None:
         """The return codes of 3.1.1 among them: access control has not said that the client may come in."""
-        network, keeper = self.gated()
-        keeper.answer = LATER if late else answer
+        network, gate = self.gated(LATER if late else answer)
         client = network.idle("c", V5)
         client.connect(settle=False)
         network.settle()
-        for ticket in keeper.waiting:
-            ticket.answer(answer)
+        if late:
+            gate.tickets[0].answer(answer)
         network.settle()
         assert (client.connack.reason_code, network.router.sessions) == (0x83, {})
 
     def test_why_a_client_is_refused_is_for_the_log(self) -> None:
         """The client hears the name of the reason code, and whoever reads the log the detail."""
-        network, keeper = self.gated()
-        keeper.answer = LATER
+        network, gate = self.gated()
         client = network.idle("c", V5)
         client.connect(settle=False)
         network.settle()
-        keeper.waiting[0].detail = "staff: wrong password" + "!" * 300
-        keeper.waiting[0].answer(0x86)
+        gate.tickets[0].detail = "staff: wrong password" + "!" * 300
+        gate.tickets[0].answer(0x86)
         network.settle()
         assert client.connack.properties.strings[0x1F] == "Bad User Name or Password"
         assert client.wire.protocol.close_text == "staff: wrong password" + "!" * 235
@@ -150,8 +133,7 @@ class TestGate:
 
         [MQTT-3.14.0-1] [MQTT-3.2.2-8] [MQTT-3.2.0-1]
         """
-        network, keeper = self.gated()
-        keeper.answer = LATER
+        network, _ = self.gated()
         client = network.idle("c")
         client.connect()
         client.wire.protocol.close(cause, code, "not today", network.now)

@@ -11,7 +11,7 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.encoder import encode
 from canopy_mqtt.core.codec.packets import NAMES, V5, V31, V311, Connect, Disconnect, Packet
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.hooks import LATER, AccessControl, AuthExchange, AuthMethod, Origin, Ticket
+from canopy_mqtt.core.hooks import LATER, AuthExchange, AuthMethod
 from canopy_mqtt.core.protocol import phases
 from canopy_mqtt.core.protocol.phases import (
     ADMITTING,
@@ -24,6 +24,7 @@ from canopy_mqtt.core.protocol.phases import (
     PHASES,
 )
 from tests.core.harness import Client, Network, bag
+from tests.support.gate import Gate
 from tests.support.runs import for_each
 
 METHOD: Final = bag(s={0x15: "m"})
@@ -68,18 +69,13 @@ class Rounds(AuthMethod):
         return exchange
 
 
-class Later(AccessControl):
-    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:  # noqa: ARG002
-        return LATER
-
-
 def _in(phase: int) -> Client:
     """A client whose connection is in that phase."""
     network = Network()
     network.router.auth_methods["m"] = Rounds()
     client = network.idle("c")
     if phase == ADMITTING:
-        network.router.access_control = Later()
+        network.router.access_control = Gate(LATER)
     if phase == CONNECTING:
         client.dial()
     else:

@@ -114,49 +114,6 @@ class Overload(Receivers):
 
     @rule(
         name=names,
-        max_packet=st.sampled_from((0, 0, 60, 100, 400)),
-        version=st.integers(0, 2),
-        frozen=st.booleans(),
-        expiry=st.sampled_from((1_000, 1_000, 0)),
-        receive=st.integers(1, 3),
-        user=st.sampled_from((None, "u1")),
-    )
-    def connect(
-        self,
-        name: str,
-        max_packet: int,
-        version: int,
-        frozen: bool,
-        expiry: int,
-        receive: int = 3,
-        user: str | None = None,
-    ) -> None:
-        """A receiver connects: back, or in place of its own connection, with or without the session."""
-        client = self.clients[name]
-        old = client.link
-        if old is not None and self._up(client):
-            # A takeover: what would still go to the old connection would go to nobody.
-            old.frozen = True
-            old.down.clear()
-        elif old is not None:
-            old.lose()
-        client.version = V311 if version == 2 else V5
-        v5 = client.version == V5
-        client.connect(
-            clean=expiry == 0,
-            expiry=expiry if v5 else None,
-            max_packet=max_packet if v5 and max_packet else None,
-            receive_maximum=receive if v5 else None,
-            properties=bag(i={0x22: 5}) if v5 else None,
-            user_name=user,
-            frozen=frozen,
-        )
-        if old is not None:
-            old.lose()
-        self._meet()
-
-    @rule(
-        name=names,
         topic_filter=st.sampled_from(FILTERS),
         qos=qualities,
         handling=st.integers(0, 2),

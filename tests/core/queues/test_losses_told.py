@@ -174,6 +174,18 @@ class TestTelling:
         assert max(map(len, batch)) <= most
         assert [bool(told(publish(each))) for each in batch] == ([False, True] if spare < 0 else [True, False])
 
+    def test_more_causes_than_one_packet_has_room_for(self) -> None:
+        """A message tells what it has room for, and the next one the rest: no loss stays untold for its company."""
+        lost = ledger(full_messages=2, age=1)
+        most = len(frame(b"x")) + len(notes(ledger(full_messages=2).untold or []))
+        found = []
+        for _ in range(2):
+            batch = [frame(b"x")]
+            tell(batch, lost, most)
+            found.append(told(publish(batch[0])))
+        assert found == [["2;full-messages"], ["1;age"]]
+        assert lost.untold is None
+
     def test_what_nothing_can_carry_waits(self) -> None:
         """A client of small packets alone is told when it takes more."""
         lost = ledger(full_messages=2)

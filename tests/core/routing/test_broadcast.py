@@ -17,10 +17,9 @@ from canopy_mqtt.core.routing.broadcast import (
     MAX_DIRECT_SUBSCRIPTIONS,
 )
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.session.session import Session
 from tests.core.harness import Network
 from tests.core.routing.test_permissions import Rules
-from tests.core.routing.test_recipients import anew, whole
+from tests.core.routing.test_recipients import anew, crowd, whole
 
 TOPIC = b"a/b"
 FILTERS = ("a/+", "#")
@@ -30,20 +29,6 @@ MANY = MAX_DIRECT_SUBSCRIPTIONS // 2 + 100
 
 def message(qos: int = 0, payload: bytes = b"x", topic: bytes = TOPIC) -> Message:
     return Message(topic, payload, qos, False, b"", 0.0, "p")
-
-
-def sessions(network: Network, count: int = MANY, filters: tuple[str, ...] = FILTERS) -> list[Session]:
-    """So many connected sessions that have subscribed to these."""
-    router = network.router
-    found = []
-    for number in range(count):
-        client = network.idle(f"c{number}")
-        client.dial()
-        session, _ = router.connect(f"c{number}", True, client.wire.send_buffer, 5, 10, True, network.now)
-        for name in filters:
-            router.subscribe(session, "", name, Request(name, 1), 0)
-        found.append(session)
-    return found
 
 
 def finish(router: Router, now: float) -> int:
@@ -64,7 +49,7 @@ def test_it_goes_in_turns(qos: int) -> None:
     """No call makes more than a turn's deliveries, and each session has the message once."""
     network = Network()
     router = network.router
-    receivers = sessions(network)
+    receivers = crowd(network, MANY)
     before = router.budget.used
     assert router.publish(message(qos), None) == 2 * MANY
     assert router.budget.used - before < STEP_WORK
@@ -77,7 +62,7 @@ def test_it_goes_in_turns(qos: int) -> None:
 @pytest.mark.crowd
 def test_one_filter_of_very_many_with_qos_0() -> None:
     network = Network()
-    receivers = sessions(network, MAX_DIRECT_QOS0_SUBSCRIPTIONS + 1, ("#",))
+    receivers = crowd(network, MAX_DIRECT_QOS0_SUBSCRIPTIONS + 1, ("#",))
     router = network.router
     assert router.publish(message(), None) == MAX_DIRECT_QOS0_SUBSCRIPTIONS + 1
     assert receivers[0].queued() == 0
@@ -89,7 +74,7 @@ def test_who_goes_or_comes_meanwhile() -> None:
     """Who has unsubscribed gets nothing, with one filter left its share; who subscribes after the message nothing."""
     network = Network()
     router = network.router
-    receivers = sessions(network)
+    receivers = crowd(network, MANY)
     router.publish(message(), None)
     gone, half, ended = receivers[-1], receivers[-2], receivers[-3]
     for name in FILTERS:
@@ -112,7 +97,7 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
     router.access_control = rules = Rules()
     rules.ask_work = 0
     rules.filters_deliveries = False
-    receivers = sessions(network)
+    receivers = crowd(network, MANY)
     for session in receivers[10:12]:
         router.subscribe(session, "g", "a/#", Request("$share/g/a/#", 1), 0)
     router.publish(message(1), None)
@@ -135,7 +120,7 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
 def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does() -> None:
     """So that two messages of one client come in their order, and no more than one of each client is written down."""
     network = Network()
-    receivers = sessions(network)
+    receivers = crowd(network, MANY)
     listener = network.client("listener")
     listener.subscribe("other")
     publishers = [network.client(f"p{number}") for number in range(3)]
@@ -179,7 +164,7 @@ def test_what_follows_waits_also_when_fewer_listen_by_then(qos: int) -> None:
     """The messages of a topic come in their order to those who are still there [MQTT-4.6.0-6]; no burst goes past."""
     network = Network()
     router = network.router
-    receivers = sessions(network, MAX_DIRECT_SUBSCRIPTIONS, ("#",))
+    receivers = crowd(network, MAX_DIRECT_SUBSCRIPTIONS, ("#",))
     router.subscribe(receivers[0], "", "a/+", Request("a/+", 1), 0)
     publisher = network.client("p")
     publisher.post("z", b"", qos)
@@ -216,7 +201,7 @@ def test_few_are_on_their_way_at_a_time_whoever_publishes() -> None:
     """
     network = Network()
     router = network.router
-    receivers = sessions(network)
+    receivers = crowd(network, MANY)
     sent = [b"<%d>" % number for number in range(MAX_BROADCASTS + 2)]
     for number, payload in enumerate(sent):
         before = router.budget.used
@@ -238,7 +223,7 @@ def test_few_with_very_many_filters_are_known_after() -> None:
     network = Network()
     router = network.router
     names = ["/".join(each) for each in islice(product("a+", repeat=13), MAX_DIRECT_SUBSCRIPTIONS + 50)]
-    (session,) = sessions(network, 1, tuple(names))
+    (session,) = crowd(network, 1, tuple(names))
     topic = b"/".join([b"a"] * 13)
     router.publish(message(1, topic=topic), None)
     assert session.queued() == 0
@@ -287,7 +272,7 @@ def test_one_that_was_interrupted_goes_on_with_those_who_have_not_had_it(filters
     router = network.router
     router.journal = journal = Told()
     journal.begun.append(b"of the broker before")
-    receivers = sessions(network, 10, filters)
+    receivers = crowd(network, 10, filters)
     for name in filters:
         router.subscribe(receivers[9], "", name, Request(name, 1, True), 0)
     for session in receivers:

@@ -10,6 +10,7 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.recipients import MAX_MENDED_SESSIONS, NO_FILTERS, PLACE_WEIGHT, refresh
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache, Route
 from canopy_mqtt.core.topics.subscription import Recipient, subscription_identifiers, without_own
 from canopy_mqtt.core.topics.trie import NodeTrie
@@ -70,35 +71,31 @@ def whole(route: Route) -> tuple[object, ...]:
     )
 
 
-def crowd(network: Network, count: int) -> None:
-    """Connect sessions that subscribe to two filters of the topic."""
+def crowd(network: Network, count: int, filters: tuple[str, ...] = ("a/+", "#")) -> list[Session]:
+    """So many connected sessions that have subscribed to these."""
     router = network.router
+    found = []
     for number in range(count):
         client = network.idle(f"c{number}")
         client.dial()
         session, _ = router.connect(f"c{number}", True, client.wire.send_buffer, 5, 10, True, network.now)
-        for name in ("a/+", "#"):
+        for name in filters:
             router.subscribe(session, "", name, Request(name, 1), 0)
+        found.append(session)
+    return found
 
 
-class TestManyReceivers:
-    COUNT = 2_000
-
-    def crowd(self) -> Network:
-        network = Network()
-        crowd(network, self.COUNT)
-        return network
-
-    def test_many_changes_make_it_anew(self) -> None:
-        """More than is remembered: the recipients are what new ones are."""
-        network = self.crowd()
-        router = network.router
-        before = route_of(router).receivers
-        for number in range(1_000):
-            router.unsubscribe(router.sessions[f"c{number}"], "#")
-        route = route_of(router)
-        assert route.receivers is not before
-        assert whole(route) == whole(anew(route))
+def test_many_changes_make_it_anew() -> None:
+    """More than is remembered: the recipients are what new ones are."""
+    network = Network()
+    crowd(network, 2_000)
+    router = network.router
+    before = route_of(router).receivers
+    for number in range(1_000):
+        router.unsubscribe(router.sessions[f"c{number}"], "#")
+    route = route_of(router)
+    assert route.receivers is not before
+    assert whole(route) == whole(anew(route))
 
 
 class Mended(RuleBasedStateMachine):

@@ -6,11 +6,8 @@ writes down what it hears; that it works is tried against each kind of broker.
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from tests.e2e import wire
 from tests.e2e.links.network import KINDS, NOBODY, V5, Net, codes, link, pairs, until
 from tests.e2e.links.scripted_upstream import ScriptedUpstream
 
@@ -60,46 +57,6 @@ async def test_one_subscribe_and_one_unsubscribe(net: Net) -> None:
     await upstream.until("the fence", lambda: "fence" in caller.filters)
     assert caller.asked() == ["site/7/#", "fence"]
     assert caller.took_back() == ["site/7/#"]
-
-
-async def test_churn_piles_up_nothing(net: Net) -> None:
-    """Any order of coming and going: in the end upstream has what the live filters demand, and nothing twice."""
-    upstream = await net.scripted(ScriptedUpstream())
-    edge = await net.edge(link(upstream, aggregate=["site/#", "plant/+/state"]))
-    dice = random.Random(7)
-    names = ["site/1", "site/1/a", "site/+/a", "plant/1/state", "plant/2/state", "plant/#", "x/1", "x/+", "#", "+/1"]
-    peers = [await net.join(edge, f"peer{number}") for number in range(4)]
-    held: list[set[str]] = [set() for _ in peers]
-    for _ in range(150):
-        number = dice.randrange(4)
-        name = dice.choice(names)
-        if dice.random() < 0.1:
-            await peers[number].disconnect()
-            peers[number] = await net.join(edge, f"peer{number}")
-            held[number].clear()
-        elif name in held[number] and dice.random() < 0.7:
-            await peers[number].unsubscribe(name)
-            held[number].discard(name)
-        else:
-            await peers[number].subscribe((name, dice.randrange(3)))
-            held[number].add(name)
-    await peers[0].subscribe("fence")
-    live = set().union(*held) | {"fence"}
-    folded = {"site/1": "site/#", "site/1/a": "site/#", "site/+/a": "site/#"}
-    folded |= {"plant/1/state": "plant/+/state", "plant/2/state": "plant/+/state"}
-    expected = {folded.get(name, name) for name in live}
-    caller = await upstream.caller()
-    await upstream.until("all settles", lambda: set(caller.filters) == expected)
-    # In turns for each filter: no second SUBSCRIBE without an UNSUBSCRIBE between them.
-    turns: dict[str, int] = {}
-    for heard in caller.heard:
-        for name, _ in heard.filters:
-            step = 1 if heard.kind == wire.SUBSCRIBE else -1
-            turns[name] = turns.get(name, 0) + step
-            assert turns[name] in (0, 1), (name, upstream.told())
-    for peer in peers:
-        await peer.disconnect()
-    await upstream.until("nothing is left", lambda: not caller.filters)
 
 
 async def test_a_client_that_is_taken_over_or_comes_back_declares_nothing_anew(net: Net) -> None:

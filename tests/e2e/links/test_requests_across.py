@@ -6,8 +6,6 @@ was reached, 0x10 when nobody was, and never nothing.
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from canopy_mqtt.assembly.app import Broker
@@ -46,22 +44,6 @@ async def answered(requester: Peer, number: int = 1) -> Packet:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("kind", V5)
-async def test_from_the_edge(net: Net, kind: str, qos: int) -> None:
-    """The requester is at the edge, the responder upstream."""
-    upstream = await net.upstream(kind)
-    edge = await net.edge(link(upstream, publish=UP, aggregate=["reply/#"]))
-    responder = await net.join(upstream, "responder", ("svc/x", qos))
-    requester = await net.join(edge, "requester", ("reply/edge", qos))
-    await net.down(responder, requester)
-    for number in range(3):
-        code = await requester.publish("svc/x", b"ab%d" % number, qos=qos, props=asking("reply/edge", number))
-        assert code == 0
-        await serve(responder)
-        assert (await answered(requester, number)).payload == b"%dba" % number
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("kind", V5)
 async def test_nobody_serves_it_above(net: Net, kind: str, qos: int) -> None:
     """The edge's requester is told 0x10, though a link took the request."""
     upstream = await net.upstream(kind)
@@ -87,38 +69,27 @@ async def three_levels(net: Net) -> tuple[Broker, Broker, Broker]:
     return root, mid, leaf
 
 
-async def test_three_levels_up(net: Net) -> None:
-    """A requester at the leaf: served at the root, at the one in the middle, nowhere."""
+@pytest.mark.parametrize("at", ["leaf", "root"])
+async def test_three_levels(net: Net, at: str) -> None:
+    """A requester at one end: served at the other one, at the one in the middle, at both, nowhere."""
     root, mid, leaf = await three_levels(net)
-    above = await net.join(root, "above", "svc/root", "svc/both")
+    here, there = (leaf, root) if at == "leaf" else (root, leaf)
+    far = await net.join(there, "far", "svc/far", "svc/both")
     middle = await net.join(mid, "middle", "svc/mid", "svc/both")
-    requester = await net.join(leaf, "requester", "reply/leaf")
-    await net.down(above, requester)
-    for topic, responders in (("root", [above]), ("mid", [middle]), ("both", [above, middle])):
-        code = await requester.publish(f"svc/{topic}", topic.encode(), qos=1, props=asking("reply/leaf"))
+    requester = await net.join(here, "requester", f"reply/{at}")
+    if at == "leaf":
+        await net.down(far, requester)
+    else:
+        await net.down(requester, far)
+        await net.down(requester, middle)
+    for topic, responders in (("far", [far]), ("mid", [middle]), ("both", [far, middle])):
+        code = await requester.publish(f"svc/{topic}", topic.encode(), qos=1, props=asking(f"reply/{at}"))
         assert code == 0
         for responder in responders:
             await serve(responder)
             assert (await answered(requester)).payload == topic.encode()[::-1]
-    assert await requester.publish("svc/none", b"?", qos=1, props=asking("reply/leaf")) == NOBODY
-    assert await requester.publish("svc/none", b"?", qos=2, props=asking("reply/leaf")) == NOBODY
-
-
-async def test_three_levels_down(net: Net) -> None:
-    """A requester at the root: served at the leaf, at the one in the middle, nowhere."""
-    root, mid, leaf = await three_levels(net)
-    requester = await net.join(root, "requester", "reply/root")
-    middle = await net.join(mid, "middle", "svc/mid", "svc/both")
-    below = await net.join(leaf, "below", "svc/leaf", "svc/both")
-    await net.down(requester, below)
-    await net.down(requester, middle)
-    for topic, responders in (("leaf", [below]), ("mid", [middle]), ("both", [below, middle])):
-        code = await requester.publish(f"svc/{topic}", topic.encode(), qos=1, props=asking("reply/root"))
-        assert code == 0
-        for responder in responders:
-            await serve(responder)
-            assert (await answered(requester)).payload == topic.encode()[::-1]
-    assert await requester.publish("svc/none", b"?", qos=1, props=asking("reply/root")) == NOBODY
+    for qos in (1, 2):
+        assert await requester.publish("svc/none", b"?", qos=qos, props=asking(f"reply/{at}")) == NOBODY
 
 
 async def test_one_of_several_branches_serves_it(net: Net) -> None:
@@ -143,21 +114,6 @@ async def test_one_of_several_branches_serves_it(net: Net) -> None:
     await serve(peers[0])
     assert (await requester.message()).payload == b"yx"
     assert await peers[2].publish("svc/z", b"?", qos=1, props=asking("reply/root")) == NOBODY
-
-
-async def test_a_request_reaches_every_responder(net: Net) -> None:
-    """Two at each of two edges, and one at the root: all five answer."""
-    root = await net.canopy()
-    requester = await net.join(root, "requester", "reply/root")
-    responders = [await net.join(root, "responder", "svc/+")]
-    for name in ("left", "right"):
-        edge = await net.edge(link(root, publish=UP, aggregate=["svc/#"], client_id=name))
-        responders += [await net.join(edge, f"{name}{number}", f"svc/{'x+'[number]}") for number in range(2)]
-    await net.down(requester, *responders)
-    assert await requester.publish("svc/x", b"ab", qos=1, props=asking("reply/root")) == 0
-    for responder in responders:
-        await serve(responder)
-        assert (await answered(requester)).payload == b"ba"
 
 
 @pytest.mark.parametrize("end", ["cut", "half-open", "stopped"])
@@ -218,28 +174,6 @@ async def test_an_upstream_that_never_acknowledges(net: Net) -> None:
     assert await again.fence() == []
     # What is no request is acknowledged at once, whatever upstream does.
     assert await again.publish("svc/x", b"!", qos=1) == 0
-
-
-async def test_many_at_once_keep_their_answers_apart(net: Net) -> None:
-    """50 requests in one write, every third served: each acknowledgement says the right thing."""
-    upstream = await net.upstream("canopy")
-    edge = await net.edge(link(upstream, publish=UP))
-    above = await net.join(upstream, "above", *(f"svc/{number}" for number in range(0, 50, 3)))
-    requester = await net.join(edge, "requester")
-    await net.up(requester, above)
-    await requester.send(
-        *(
-            wire.publish(f"svc/{number}", b"?", qos=1, packet_id=100 + number, props=asking("reply/edge"))
-            for number in range(50)
-        )
-    )
-    codes: dict[int, int] = {}
-    async with asyncio.timeout(wire.TIMEOUT):
-        while len(codes) < 50:
-            ack = await requester.expect(wire.PUBACK)
-            assert ack.packet_id is not None
-            codes[ack.packet_id - 100] = ack.code
-    assert codes == {number: NOBODY if number % 3 else 0 for number in range(50)}
 
 
 async def test_without_a_response_topic_it_is_no_request(net: Net) -> None:

@@ -80,23 +80,6 @@ async def test_behind_an_aggregate(net: Net, upstream: Place) -> None:
     assert [message.retain for message in got[1]] == [True]
 
 
-async def test_newer_ones_and_cleared_ones(net: Net, upstream: Place) -> None:
-    """Changes above during a subscription here reach its client, and later subscribers get the newest message."""
-    above = await net.join(upstream, "above")
-    for topic, payload in TWO:
-        await above.publish(topic, payload, qos=1, retain=True)
-    edge = await net.edge(link(upstream))
-    first = await net.join(edge, "first", "r/+")
-    await net.down(above, first, least=[2])
-    await above.publish("r/1", b"newer", qos=1, retain=True)
-    await above.publish("r/2", b"", qos=1, retain=True)
-    (found,) = await net.down(above, first)
-    assert pairs(found) == [("r/1", b"newer"), ("r/2", b"")]
-    second = await net.join(edge, "second", "r/#")
-    (found,) = await net.down(above, second)
-    assert pairs(found) == [("r/1", b"newer")]
-
-
 @pytest.mark.parametrize("session", ["kept", "lost"])
 async def test_a_reconnect_repeats_nothing(net: Net, upstream: Place, session: str) -> None:
     """This holds if the upstream still knows the link, and if it sends everything again."""

@@ -29,22 +29,6 @@ async def test_branches_under_one_prefix_do_not_shadow_each_other(net: Net, upst
     assert message.payload == b"again"
 
 
-async def test_from_branch_to_branch(net: Net, upstream: Place) -> None:
-    """A message that one edge sends up comes down at the other, once, and not at the first again."""
-    left = await net.edge(link(upstream, publish=["#"], client_id="left"))
-    right = await net.edge(link(upstream, aggregate=["site/#"], client_id="right"))
-    reader = await net.join(right, "reader", "site/1/#")
-    own = await net.join(left, "own", "site/#")
-    above = await net.join(upstream, "above")
-    await net.down(above, reader, own)
-    writer = await net.join(left, "writer")
-    for number in range(5):
-        await writer.publish("site/1/x", b"%d" % number, qos=1)
-    await net.up(writer, above)
-    for found in await net.down(above, reader, own):
-        assert pairs(found) == [("site/1/x", b"%d" % number) for number in range(5)]
-
-
 async def test_three_levels(net: Net, upstream: Place) -> None:
     """Leaf, mid and root: down from the root, up from the leaf, and both at the one in the middle."""
     mid = await net.edge(link(upstream, aggregate=["site/#"], publish=["#"], client_id="mid"))

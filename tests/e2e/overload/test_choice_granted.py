@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from canopy_mqtt.core.ledger import AGE, FULL_MESSAGES, REPLACED
+from canopy_mqtt.core.ledger import FULL_MESSAGES, REPLACED
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
 from tests.e2e.overload.scene import KEPT, Scene, number_of, stamped
@@ -116,15 +116,6 @@ async def test_a_policy_that_may_not_be_chosen(scene: SetScene, allowed: list[st
         assert told[DEPTH] != "2"
 
 
-async def test_who_asks_for_nothing_is_told_nothing(scene: SetScene) -> None:
-    """Other user properties are not the broker's business."""
-    stage = await scene()
-    peer = await stage.join("silent")
-    for props in ([], [(wire.USER_PROPERTY, ("colour", "blue")), (wire.USER_PROPERTY, ("canopy", "tree"))]):
-        suback = await ask(peer, props)
-        assert (suback.codes, suback.properties) == ((0,), [])
-
-
 BAD: Final = [
     (QUEUE, "newest"),
     (MAX_AGE, "soon"),
@@ -153,23 +144,16 @@ async def test_a_wish_that_means_nothing(scene: SetScene, name: str, value: str)
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["granted", "refused"])
-async def test_who_wants_no_problem_information(scene: SetScene, bad: bool) -> None:
-    """No reason string and no user property in SUBACK [MQTT-3.1.2-29]; the wish is granted or refused all the same."""
+@pytest.mark.parametrize("terms", [(wire.REQUEST_PROBLEM, 0), (wire.MAXIMUM_PACKET_SIZE, 24)], ids=["none", "small"])
+async def test_who_wants_no_problem_information(scene: SetScene, terms: tuple[int, int], bad: bool) -> None:
+    """No reason string and no user property in SUBACK [MQTT-3.1.2-29]; the wish is granted or refused all the same.
+
+    Nor where the SUBACK would be larger than the client takes with them [MQTT-3.9.2-1] [MQTT-3.9.2-2].
+    """
     stage = await scene()
-    peer = await stage.join("chooser", props=[(wire.REQUEST_PROBLEM, 0), *KEEP])
+    peer = await stage.join("chooser", props=[terms, *KEEP])
     suback = await ask(peer, wishes(queue="worst" if bad else "drop-oldest", depth="2"), ("load", 1))
     assert (suback.codes, suback.properties) == ((0x83,) if bad else (1,), [])
-    assert await returning(stage, peer) == ([] if bad else [8, 9])
-
-
-@pytest.mark.parametrize("bad", [False, True], ids=["granted", "refused"])
-async def test_who_takes_only_small_packets(scene: SetScene, bad: bool) -> None:
-    """Neither is there where the SUBACK would be larger than the client takes [MQTT-3.9.2-1] [MQTT-3.9.2-2]."""
-    stage = await scene()
-    peer = await stage.join("chooser", props=[(wire.MAXIMUM_PACKET_SIZE, 24), *KEEP])
-    suback = await ask(peer, wishes(queue="worst" if bad else "drop-oldest", depth="2"), ("load", 1))
-    assert suback.codes == ((0x83,) if bad else (1,))
-    assert suback.size <= 24
     assert await returning(stage, peer) == ([] if bad else [8, 9])
 
 
@@ -232,23 +216,6 @@ async def test_what_waits_follows_the_choice(scene: SetScene, wish: dict[str, st
     assert [int(packet.payload) for packet in await other.fence()] == list(range(10))
 
 
-async def test_the_age_that_was_chosen(scene: SetScene) -> None:
-    """Messages that waited longer are gone, cause `age`; the other subscription loses none."""
-    stage = await scene()
-    peer = await stage.join("chooser", ("keep", 1), props=KEEP)
-    await ask(peer, wishes(max_age="0.2"), ("load", 1))
-    session = stage.session("chooser")
-    await peer.disconnect()
-    publisher = await stage.join("publisher")
-    for number in range(5):
-        for topic in ("keep", "load"):
-            await publisher.publish(topic, b"%d" % number, qos=1)
-    await stage.until("what waited is too old", lambda: session.queued() == 5)
-    back = await stage.join("chooser", clean=False, props=KEEP)
-    assert [(packet.topic, int(packet.payload)) for packet in await back.fence()] == [("keep", n) for n in range(5)]
-    assert dropped_by_cause(session)[AGE] == sum(dropped_by_cause(session)) == 5
-
-
 async def test_a_choice_lasts_as_long_as_the_subscription(scene: SetScene) -> None:
     """It outlives the connection with the session; the next SUBSCRIBE of the filter takes its place [MQTT-3.8.4-3]."""
     stage = await scene()
@@ -295,17 +262,3 @@ async def test_a_choice_holds_for_its_own_subscription_only(scene: SetScene) -> 
     assert [pair for pair in found if pair[0] != "load"] == [("state/b", 9), ("state/a", 9)]
     lost = dropped_by_cause(stage.session("frozen"))
     assert lost[REPLACED] == sum(lost) == 18
-
-
-async def test_a_shared_subscription(scene: SetScene) -> None:
-    """The wish of a member holds for what the member gets."""
-    stage = await scene()
-    far = await stage.join_far("frozen", "plug")
-    await ask(far.peer, wishes(queue="drop-oldest", depth="5"), ("$share/g/state", 0))
-    publisher = await stage.join("publisher")
-    await stage.plug(far, "frozen", "plug", publisher)
-    for number in range(20):
-        await publisher.publish("state", stamped(number))
-    far.thaw()
-    found = [number_of(packet.payload) for packet in (await far.peer.fence())[1:]]
-    assert found == list(range(15, 20))

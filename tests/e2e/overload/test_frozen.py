@@ -206,19 +206,3 @@ async def test_a_half_open_connection_is_closed(scene: SetScene, data: bytes) ->
         connection.close()
     await stage.until("their sockets are gone", lambda: len(stage.broker.connections) == 1)
     assert list(stage.broker.router.sessions) == ["probe"]
-
-
-async def test_dripping_bytes_do_not_keep_a_connection_half_open(scene: SetScene) -> None:
-    stage = await scene(limits={"connect_timeout": 0.3})
-    other = await stage.join("other")
-    dripping = await Frozen.open(stage.port)
-    await dripping.send(b"\x10\xff\xff\x03")
-    ended = asyncio.create_task(dripping.read_to_end())
-    async with asyncio.timeout(wire.TIMEOUT):
-        while not ended.done():
-            try:
-                dripping.push(b"\x00")
-            except (ConnectionResetError, BrokenPipeError):
-                break
-            await other.fence()
-    assert await ended == b""

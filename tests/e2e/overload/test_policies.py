@@ -1,4 +1,4 @@
-"""A full queue as its client sees it: the four policies, and age.
+"""A full queue as its client sees it: what the policy that is set for it keeps, and who is disconnected.
 
 Every test freezes a client in the middle of a message (`Scene.plug`), so that all that follows waits in the broker.
 Then the client reads again, and what it gets is what the policy promises. The ledger is compared with what was
@@ -40,10 +40,10 @@ async def frozen(stage: Scene, publisher: Peer, qos: int, client_id: str = "froz
     return far
 
 
-async def publish(publisher: Peer, numbers: range, qos: int, topics: int = 1) -> None:
-    """Numbered messages, on one topic after the other."""
+async def publish(publisher: Peer, numbers: range, qos: int) -> None:
+    """Numbered messages."""
     for number in numbers:
-        assert await publisher.publish(f"load/{number % topics}", stamped(number, 100), qos=qos) == 0
+        assert await publisher.publish("load/0", stamped(number, 100), qos=qos) == 0
 
 
 async def thawed(far: Far, count: int) -> list[Packet]:
@@ -61,99 +61,8 @@ def numbers(packets: list[Packet]) -> list[int]:
     return [number_of(packet.payload) for packet in packets]
 
 
-class TestDrop:
-    """drop-newest keeps the oldest, drop-oldest the newest; what is in flight stays."""
-
-    OLDEST: Final = list(range(ROOM))
-    NEWEST: Final = list(range(SENT - ROOM, SENT))
-
-    @pytest.mark.parametrize(("policy", "kept"), [("drop-newest", OLDEST), ("drop-oldest", NEWEST)])
-    async def test_qos_0(self, scene: SetScene, policy: str, kept: list[int]) -> None:
-        stage = await scene(queue=bounds(policy))
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, 0)
-        await publish(publisher, range(SENT), 0)
-        session = stage.session("frozen")
-        check_ledger(session, offered=SENT + 1, received=1, queued=ROOM)
-        assert lost(session) == {"full-messages": SENT - ROOM}
-        assert numbers(await thawed(far, ROOM)) == kept
-        check_ledger(session, offered=SENT + 1, received=ROOM + 1)
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    @pytest.mark.parametrize(
-        ("policy", "kept", "cause"),
-        [("drop-newest", range(WINDOW, WINDOW + ROOM), "no-quota"), ("drop-oldest", NEWEST, "full-messages")],
-    )
-    async def test_with_quality(self, scene: SetScene, policy: str, kept: list[int], cause: str, qos: int) -> None:
-        """A window in flight, then a queue."""
-        stage = await scene(queue=bounds(policy))
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, qos)
-        await publish(publisher, range(SENT), qos)
-        session = stage.session("frozen")
-        check_ledger(session, offered=SENT + 1, received=1, queued=WINDOW + ROOM)
-        assert lost(session) == {cause: SENT - WINDOW - ROOM}
-        assert numbers(await thawed(far, WINDOW + ROOM)) == [*range(WINDOW), *kept]
-        check_ledger(session, offered=SENT + 1, received=WINDOW + ROOM + 1)
-
-    @pytest.mark.parametrize(
-        ("policy", "kept"), [("drop-newest", OLDEST), ("drop-oldest", NEWEST), ("disconnect", OLDEST)]
-    )
-    async def test_away(self, scene: SetScene, policy: str, kept: list[int]) -> None:
-        """Nobody's window is used up: the queue is full, and that is the cause. Who is away is not disconnected."""
-        stage = await scene(queue=bounds(policy))
-        publisher = await stage.join("publisher")
-        await (await stage.join("away", ("load/#", 1), clean=False, props=EXPIRES)).disconnect()
-        await publish(publisher, range(SENT), 1)
-        session = stage.session("away")
-        assert lost(session) == {"full-messages": SENT - ROOM}
-        back = await stage.join("away", clean=False, props=EXPIRES)
-        assert numbers([await back.message() for _ in range(ROOM)]) == kept
-        assert await back.fence() == []
-        check_ledger(session, offered=SENT, received=ROOM)
-
-    async def test_bytes_of_the_oldest(self, scene: SetScene) -> None:
-        """A large message makes room by as many small ones as it takes."""
-        stage = await scene(queue={"policy": "drop-oldest", "live_bytes": 700_000})
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, 0)
-        for number in range(100):
-            await publisher.publish("load", stamped(number, 5_000))
-        await publisher.publish("load", stamped(100, 300_000))
-        session = stage.session("frozen")
-        kept = session.queued()
-        assert 70 < kept < 90
-        assert lost(session) == {"full-bytes": 101 - kept}
-        assert numbers(await thawed(far, kept)) == list(range(101 - kept, 101))
-        check_ledger(session, offered=102, received=kept + 1)
-
-
 class TestLatest:
     """Of each topic the newest, where the topic's first one stood."""
-
-    @pytest.mark.parametrize("qos", [0, 1, 2])
-    async def test_order_and_newest(self, scene: SetScene, qos: int) -> None:
-        topics = 7
-        stage = await scene(queue=bounds("latest"))
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, qos)
-        # The window, where there is one, holds the first ones for good.
-        first = WINDOW if qos else 0
-        await publish(publisher, range(first), qos, topics=WINDOW)
-        order = [3, 1, 4, 0, 5, 2, 6]
-        number = first
-        newest = {}
-        for turn in range(10):
-            for topic in order if turn % 2 == 0 else sorted(order):
-                assert await publisher.publish(f"load/t/{topic}", stamped(number), qos=qos) == 0
-                newest[topic] = number
-                number += 1
-        session = stage.session("frozen")
-        assert lost(session) == {"replaced-by-latest": 9 * topics}
-        check_ledger(session, offered=number + 1, received=1, queued=first + topics)
-        found = await thawed(far, first + topics)
-        assert numbers(found) == [*range(first), *(newest[topic] for topic in order)]
-        check_ledger(session, offered=number + 1, received=first + topics + 1)
 
     async def test_a_message_without_expiry_replaces_one_with(self, scene: SetScene) -> None:
         """The newest comes with its own properties, flags and expiry [MQTT-3.3.2-6], not with those of its place."""
@@ -235,24 +144,6 @@ async def _all(peer: Peer) -> list[Packet]:
                 assert packet.qos == 1
                 await peer.send(wire.ack(wire.PUBACK, packet.packet_id))
     return found
-
-
-class TestAge:
-    """`max_age`: what has waited too long is shed, whatever the fill."""
-
-    async def test_away(self, scene: SetScene) -> None:
-        max_age = 1.0
-        stage = await scene(queue=bounds(max_age=max_age))
-        publisher = await stage.join("publisher")
-        await (await stage.join("away", ("load/#", 1), clean=False, props=EXPIRES)).disconnect()
-        await publish(publisher, range(20), 1)
-        session = stage.session("away")
-        await stage.until("all of it is too old", lambda: session.queued() == 0)
-        await publish(publisher, range(20, 25), 1)
-        back = await stage.join("away", clean=False, props=EXPIRES)
-        assert numbers([await back.message() for _ in range(5)]) == list(range(20, 25))
-        assert lost(session) == {"age": 20}
-        check_ledger(session, offered=25, received=5)
 
 
 class TestRules:

@@ -213,55 +213,35 @@ def test_a_message_whose_publisher_moves_before_it_is_acknowledged_may_come_twic
     assert story.broken(SHARED) == found
 
 
-@for_each(("node", "found"), [(B, set()), (A, {"twice with QoS 0"})])
-def test_a_client_that_changes_nodes_may_get_qos_0_at_each(node: str, found: set[str]) -> None:
+@for_each(
+    ("behind", "node", "found"),
+    [(0, B, set()), (0, A, {"twice with QoS 0"}), (1, B, set()), (1, A, {"order"})],
+)
+def test_a_client_that_changes_nodes_may_get_qos_0_at_each(behind: int, node: str, found: set[str]) -> None:
+    """The same message again, or one behind a later one."""
     story = Story()
     story.connect("once-0", 0.0, A)
     story.subscribe("once-0", 0.2, "t/#", qos=0)
     story.connect("p", 0.5, C)
-    publish = story.publish(1.0, 0)
-    story.comes(publish, 1.2, qos=0, client="once-0")
+    messages = [story.publish(1.0, 0), story.publish(1.2, 1)]
+    story.comes(messages[behind], 1.5, qos=0, client="once-0")
     story.history.add(Connect(client="once-0", began=2.0, node=node, present=True)).ok(2.1)
-    story.comes(publish, 2.5, qos=0, client="once-0")
+    story.comes(messages[0], 2.5, qos=0, client="once-0")
     assert story.broken(SHARED) == found
 
 
-@for_each(("node", "found"), [(B, set()), (A, {"order"})])
-def test_a_client_that_changes_nodes_may_get_qos_0_behind_later_ones(node: str, found: set[str]) -> None:
+@for_each("will", [False, True])
+@for_each(("durability", "found"), [(SHARED, set()), (STAY, {"DUP"})])
+def test_a_database_does_not_keep_that_qos_1_was_sent(will: bool, durability: Durability, found: set[str]) -> None:
+    """By a publisher, or as a will."""
     story = Story()
-    story.connect("once-0", 0.0, A)
-    story.subscribe("once-0", 0.2, "t/#", qos=0)
+    story.history.add(Connect(client="cut-0", began=0.0, node=A)).ok(0.1)
+    story.subscribe("cut-0", 0.2, "t/#")
     story.connect("p", 0.5, C)
-    one, two = story.publish(1.0, 0), story.publish(1.2, 1)
-    story.comes(two, 1.5, qos=0, client="once-0")
-    story.history.add(Connect(client="once-0", began=2.0, node=node, present=True)).ok(2.1)
-    story.comes(one, 2.5, qos=0, client="once-0")
-    assert story.broken(SHARED) == found
-
-
-@for_each(("client", "durability", "found"), [("cut-0", SHARED, set()), ("cut-0", STAY, {"DUP"})])
-def test_a_database_does_not_keep_that_qos_1_was_sent(client: str, durability: Durability, found: set[str]) -> None:
-    story = Story()
-    story.history.add(Connect(client=client, began=0.0, node=A)).ok(0.1)
-    story.subscribe(client, 0.2, "t/#")
-    story.connect("p", 0.5, C)
-    publish = story.publish(1.0, 0)
-    story.comes(publish, 1.2, client=client, packet_id=1)
-    story.history.add(Connect(client=client, began=2.0, node=A, present=True)).ok(2.1)
-    story.comes(publish, 2.5, client=client, packet_id=1)
-    assert story.broken(durability) == found
-
-
-@for_each(("client", "durability", "found"), [("cut-0", SHARED, set()), ("cut-0", STAY, {"DUP"})])
-def test_a_database_does_not_keep_that_a_will_was_sent(client: str, durability: Durability, found: set[str]) -> None:
-    story = Story()
-    story.history.add(Connect(client=client, began=0.0, node=A)).ok(0.1)
-    story.subscribe(client, 0.2, "t/#")
-    story.connect("p", 0.5, C)
-    publish = story.publish(1.0, 0, will=True)
-    story.comes(publish, 1.2, client=client, packet_id=1)
-    story.history.add(Connect(client=client, began=2.0, node=A, present=True)).ok(2.1)
-    story.comes(publish, 2.5, client=client, packet_id=1)
+    publish = story.publish(1.0, 0, will=will)
+    story.comes(publish, 1.2, client="cut-0", packet_id=1)
+    story.history.add(Connect(client="cut-0", began=2.0, node=A, present=True)).ok(2.1)
+    story.comes(publish, 2.5, client="cut-0", packet_id=1)
     assert story.broken(durability) == found
 
 

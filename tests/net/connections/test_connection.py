@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.core.codec.packets import Connect
-from canopy_mqtt.core.hooks import LATER, AccessControl, Origin
+from canopy_mqtt.core.hooks import LATER
 from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session
@@ -21,6 +20,7 @@ from canopy_mqtt.net.connections.ends import CLOSE
 from canopy_mqtt.net.rounds import LITTLE
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, Transport, lose_all, rounds
+from tests.support.gate import Gate
 from tests.support.waiting import until
 
 
@@ -247,20 +247,9 @@ async def test_who_takes_over_from_another_address_of_its_network(embed: Embed) 
     assert counted(broker).by_address == {"2001:db8::/64": 1, "2001:db8:0:1::/64": 1}
 
 
-class Slow(AccessControl):
-    """A gate that takes its time, when it is told to."""
-
-    def __init__(self) -> None:
-        self.answer = 0
-
-    def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
-        del connect, origin, ticket
-        return self.answer
-
-
 async def test_a_place_that_somebody_else_took_meanwhile(embed: Embed) -> None:
     """The limit holds whatever the order: a client that was let in and finds no place is told to go."""
-    access_control = Slow()
+    access_control = Gate()
     broker = await embed(access_control, limits={"max_connections_per_address": 1})
     old = Client(broker, "there", HERE)
     await rounds()
@@ -282,7 +271,7 @@ async def test_a_place_that_somebody_else_took_meanwhile(embed: Embed) -> None:
 )
 async def test_a_time_that_is_over_names_who_was_late(embed: Embed, says: bytes | None, text: str) -> None:
     """The client, or whoever decides about it; a session that comes from another node may be late, too."""
-    access_control = Slow()
+    access_control = Gate()
     access_control.answer = LATER
     broker = await embed(access_control, limits={"connect_timeout": 0.01})
     client = Client(broker, "late", says=says)

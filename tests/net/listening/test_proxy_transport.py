@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.core.codec.packets import Connect
-from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
+from canopy_mqtt.core.hooks import AccessControl
 from tests.e2e import wire
+from tests.support.gate import Gate
 from tests.support.waiting import until
 
 HOST: Final = "127.0.0.1"
@@ -36,19 +36,6 @@ def v2(source: str = CLIENT, port: int = 4711, command: int = 0x21) -> bytes:
 
 
 HEADERS: Final = {"v1": v1, "v2": v2}
-
-
-class Doorkeeper(AccessControl):
-    """Lets everybody in, and remembers where they say they come from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Origin] = []
-
-    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
-        del connect, ticket
-        self.seen.append(origin)
-        return 0
 
 
 @pytest.fixture
@@ -116,10 +103,10 @@ async def test_limits_count_the_clients_address(start: Start) -> None:
 
 async def test_the_proxys_own_connections_come_from_itself(start: Start) -> None:
     """LOCAL: its health checks."""
-    keeper = Doorkeeper()
+    keeper = Gate()
     broker = await start(access_control=keeper)
     peer = await join(broker, v2(command=0x20))
-    assert [origin.host for origin in keeper.seen] == [HOST]
+    assert [origin.host for origin in keeper.origins] == [HOST]
     peer.abort()
 
 
@@ -187,12 +174,12 @@ async def test_a_connection_without_a_header_does_not_hold_up_the_end(start: Sta
 
 
 async def test_who_may_open_a_unix_socket_is_believed(start: Start, tmp_path: Path) -> None:
-    keeper = Doorkeeper()
+    keeper = Gate()
     broker = await start(access_control=keeper, url=f"mqtt+unix://{tmp_path}/s", proxy_from=[])
     del broker
     async with asyncio.timeout(wire.TIMEOUT):
         peer = wire.Peer(*await asyncio.open_unix_connection(f"{tmp_path}/s"), 5)
     await peer.send(v2(), wire.connect("c"))
     assert (await peer.expect(wire.CONNACK)).code == 0
-    assert [origin.host for origin in keeper.seen] == [CLIENT]
+    assert [origin.host for origin in keeper.origins] == [CLIENT]
     peer.abort()

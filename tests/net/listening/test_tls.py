@@ -24,8 +24,7 @@ from pydantic import ValidationError
 from canopy_mqtt import Broker, Settings, certificates
 from canopy_mqtt.assembly import watching
 from canopy_mqtt.command import health
-from canopy_mqtt.core.codec.packets import Connect
-from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
+from canopy_mqtt.core.hooks import AccessControl
 from canopy_mqtt.net.listening import handshakes
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Certificate, Listener, Log, Tls
@@ -33,6 +32,7 @@ from canopy_mqtt.settings.errors import SettingsError
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import DAY, Authority, encrypt, now
+from tests.support.gate import Gate
 from tests.support.waiting import until
 
 HOST: Final = "127.0.0.1"
@@ -408,18 +408,6 @@ def _pair(files: tuple[str, str]) -> dict[str, Any]:
     return {"certificate": files[0], "key": files[1]}
 
 
-class Doorman(AccessControl):
-    """Lets everybody in, and remembers where they came from."""
-
-    def __init__(self) -> None:
-        self.origins: list[Origin] = []
-
-    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
-        del connect, ticket
-        self.origins.append(origin)
-        return 0
-
-
 class TestChain:
     @pytest.mark.parametrize("version", ["1.2", "1.3"])
     async def test_the_chain_may_be_a_file_of_its_own(self, start: Start, authority: Authority, version: str) -> None:
@@ -445,7 +433,7 @@ class TestClientCertificates:
     async def test_who_shows_a_good_one_is_known_by_it(
         self, start: Start, authority: Authority, tmp_path: Path
     ) -> None:
-        doorman = Doorman()
+        doorman = Gate()
         clients = Authority(tmp_path, "clients")
         pair = clients.issue("sensor-7.example.org", "ops@example.org", common_name="sensor-7")
         broker = await start(client_certificates="required", client_ca=clients.file, access_control=doorman)
@@ -464,7 +452,7 @@ class TestClientCertificates:
     async def test_optional_lets_in_who_shows_none_and_nobody_who_shows_a_bad_one(
         self, start: Start, authority: Authority, tmp_path: Path, lines: Lines
     ) -> None:
-        doorman = Doorman()
+        doorman = Gate()
         strangers = Authority(tmp_path, "strangers")
         broker = await start(client_certificates="optional", client_ca=authority.file, access_control=doorman)
         await join(broker, authority.client())
@@ -511,7 +499,7 @@ class TestClientCertificates:
     async def test_a_session_that_is_taken_up_again_has_its_certificate(
         self, start: Start, authority: Authority, version: ssl.TLSVersion
     ) -> None:
-        doorman = Doorman()
+        doorman = Gate()
         broker = await start(client_certificates="required", client_ca=authority.file, access_control=doorman)
         context = authority.client(authority.issue("good.example.org", common_name="good"))
         context.maximum_version = context.minimum_version = version

@@ -135,6 +135,7 @@ class Explained(Receivers):
         given.max_retained_messages, given.max_retained_bytes = retained
         given.rules = tuple(rules)
         given.max_payload_size = payload
+        given.any_user_takes_over = True
         self.network = Network(given)
         if access:
             self.network.router.access_control = self.asked = Asked()
@@ -147,36 +148,6 @@ class Explained(Receivers):
             topic_filter = first[name]
             if topic_filter:
                 client.subscribe(topic_filter if name != "c" else topic_filter.replace("t/", ""), qos=1)
-
-    @rule(
-        name=names,
-        max_packet=st.sampled_from((0, 0, 0, 60, 400)),
-        version=st.integers(0, 2),
-        frozen=st.booleans(),
-        expiry=st.sampled_from((1_000, 1_000, 0)),
-        receive=st.integers(1, 3),
-    )
-    def connect(self, name: str, max_packet: int, version: int, frozen: bool, expiry: int, receive: int = 3) -> None:
-        """A receiver connects: back, or in place of its own connection, with or without the session."""
-        client = self.clients[name]
-        old = client.link
-        if old is not None and self._up(client):
-            old.frozen = True
-            old.down.clear()
-        elif old is not None:
-            old.lose()
-        client.version = V311 if version == 2 else V5
-        v5 = client.version == V5
-        client.connect(
-            clean=expiry == 0,
-            expiry=expiry if v5 else None,
-            max_packet=max_packet if v5 and max_packet else None,
-            receive_maximum=receive if v5 else None,
-            properties=bag(i={0x22: 5}) if v5 else None,
-            frozen=frozen,
-        )
-        if old is not None:
-            old.lose()
 
     @rule(
         name=names,
