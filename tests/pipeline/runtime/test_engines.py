@@ -169,6 +169,10 @@ def test_a_time_is_cut_out_of_the_record_and_an_empty_one_is_no_error(tmp_path: 
         with duckdb() as session:
             outcome = rollup.run(session, [str(tmp_path / "record")], str(tmp_path / "out"), choice=choice)
         assert outcome.messages == messages
+    # A run that is not there is a mistake.
+    for choice in (Choice(run="nosuch"), Choice(run=story.run_id, since="2027-01-01")):
+        with duckdb() as session, pytest.raises(PipelineError, match=f"--run {choice.run}: no event of such a run"):
+            tree.run(session, [str(tmp_path / "record")], str(tmp_path / "out"), choice)
 
 
 def test_patterns_in_the_names_of_folders_are_names(tmp_path: Path) -> None:
