@@ -302,12 +302,13 @@ def covering(choice: Choice) -> Coverage:
     """Return an empty ``Coverage`` of the wanted times.
 
     Raises:
-        MisuseError: a time is none.
+        MisuseError: a time is none, or the end is not after the beginning.
     """
-    return Coverage(
-        moment(choice.since, "--since") if choice.since else None,
-        moment(choice.until, "--until") if choice.until else None,
-    )
+    since = moment(choice.since, "--since") if choice.since else None
+    until = moment(choice.until, "--until") if choice.until else None
+    if since is not None and until is not None and since >= until:
+        raise MisuseError(f"--since {choice.since} --until {choice.until}: an empty time: --until is not included")
+    return Coverage(since, until)
 
 
 def narrowed(frame: DataFrame, choice: Choice) -> DataFrame:

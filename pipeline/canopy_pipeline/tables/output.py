@@ -73,12 +73,12 @@ class _Commit(BaseModel):
     read: int
     rows: Counter[str]
     dead: list[tuple[str, str, int]]
-    births: list[Any]
+    births: list[list[Any]]
     unread: list[tuple[int, int]]
     lost: _Lost
     files: list[tuple[str, str, str]]
     folders: dict[str, str]
-    tables: dict[str, Any]
+    tables: dict[str, dict[str, Any]]
     remade: Remade | None
 
     @property
@@ -208,6 +208,8 @@ class Output:
             raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
         if found.get("format") != FORMAT:
             raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
+        if not all(isinstance(found.get(name), str) for name in ("stream", "table_format")):
+            raise PipelineError(f"{self.output}/{IDENTITY}: does not say what these tables are; give another --output")
         last = self._last()
         self.kept = self.tables = last.tables if last else {}
         return found

@@ -233,6 +233,13 @@ def gave_up(folder: Path) -> None:
     state(folder, last_of(folder) + 50, GAVE_UP)
 
 
+def notes_that_are_none(folder: Path) -> None:
+    """Somebody wrote lines among those of retention."""
+    noted(folder)
+    lines = [{"segment": "x.parquet", "from_seq": 1, "to_seq": 2, **more} for more in ({"rows": "x"}, {"gaps": [1]})]
+    (folder / "_manifests/removed.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+
+
 def crash_gap(folder: Path) -> None:
     record(folder, gap=True)
 
@@ -306,6 +313,7 @@ ROWS = [
     Row(foreign_file, 1, 3, 3, "strange", said="NOT IN ORDER"),
     Row(mixed, 1, 3, 3, "hole", 260, 60, said="are there twice", short=True),
     Row(gave_up, 1, 3, 3, "unfinished"),
+    Row(notes_that_are_none, 0, 0, 0, short=True),
     Row(two_runs, 0, 0, 0),
     Row(crash_gap, 0, 3, 3, "gap", said="the recorder lost numbers"),
     Row(removed_by_retention, 0, 0, 0, messages=60, rows=60),

@@ -176,9 +176,10 @@ def test_commits_that_cannot_be_read_do_not_begin_the_tables_again(plant: Path) 
 
 def test_a_damaged_identity_is_a_line(plant: Path) -> None:
     tables(plant)
-    (plant / "out/_tables.json").write_text("[1]")
-    with pytest.raises(PipelineError, match=r"_tables\.json: no JSON object"):
-        tables(plant)
+    for text, why in (("[1]", "no JSON object"), ('{"format": 3}', "does not say what these tables are")):
+        (plant / "out/_tables.json").write_text(text)
+        with pytest.raises(PipelineError, match=rf"_tables\.json: {why}"):
+            tables(plant)
 
 
 def test_the_commits_of_a_delta_table_say_what_they_stand_for(plant: Path) -> None:
