@@ -13,9 +13,7 @@ import deltalake
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from canopy_pipeline.cli import app
 from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.runtime.storage import Local
@@ -228,18 +226,6 @@ def test_another_folder_that_is_not_empty_is_refused(plant: Path) -> None:
     (plant / "other/file").touch()
     with pytest.raises(MisuseError, match="something else is there"):
         tables(plant, "other")
-
-
-def test_the_command(plant: Path) -> None:
-    arguments = ["tables", "--input", str(plant / "record"), "--output", str(plant / "out")]
-    arguments += ["--mapping", str(plant / "maps/tables.toml")]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    assert "power: 3 rows; 3 dead letters (3 wrong-type)" in done.output
-    sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
-    arguments[4] = str(plant / "again")
-    assert CliRunner().invoke(app, arguments).exit_code == 3
-    assert CliRunner().invoke(app, [*arguments, "--allow-gaps"]).exit_code == 0
 
 
 def test_a_record_without_a_finished_segment_is_told(plant: Path) -> None:
