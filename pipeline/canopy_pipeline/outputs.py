@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.runtime.storage import Storage, local_path
+from canopy_pipeline.runtime.storage import Storage, address, local_path
 
 SUMMARY: Final = "summary.json"
 PAGE: Final = "index.html"
@@ -38,7 +38,7 @@ def check_apart(inputs: Sequence[str], output: str) -> None:
             own = place.resolve()
             inside = root.exists() and any(each.exists() and each.samefile(root) for each in (own, *own.parents))
         else:
-            inside = f"{output.rstrip('/')}/".startswith(f"{path.rstrip('/')}/")
+            inside = place is root and f"{address(output)}/".startswith(f"{address(path)}/")
         if inside:
             raise MisuseError(f"--output {output}: lies in --input {path} and would be read as events; give another")
 

@@ -41,6 +41,7 @@ LONG = "9" * 400
         ([*UPDATE, "2026-11-21", "--run", "0a1b2c3d"], "--update replaces all that is known of some hours"),
         ([*UPDATE, "2026-11-21T16:20"], "--since 2026-11-21T16:20: with --update it must be a full hour"),
         ([*UPDATE, "2026-11-21", "--until", "2026-11-21T16:00:01"], "--until 2026-11-21T16:00:01: with --update it"),
+        ([*TREE, "--since", "2026-11-21", "--until", "2026-11-20"], "--since 2026-11-21 --until 2026-11-20: an empty"),
         ([*TREE, "--hot", "0"], "--hot 0: must be at least 1"),
         ([*PLAN, "--traffic", "nosuch"], "--traffic nosuch: no such folder"),
         ([*PLAN, "--max-filters", "0"], "--max-filters 0: must be at least 1"),

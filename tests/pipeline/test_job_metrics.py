@@ -42,7 +42,8 @@ def test_a_run_writes_what_it_was(tmp_path: Path) -> None:
     file = tmp_path / "canopy.prom"
     flags = ["--input", str(tmp_path / "record"), "--output", str(tmp_path / "out"), "--metrics", str(file)]
     flags += ["--mapping", str(tmp_path / "maps/tables.toml")]
-    assert CliRunner().invoke(app, ["tables", *flags]).exit_code == 0
+    done = CliRunner().invoke(app, ["tables", *flags])
+    assert (done.exit_code, "power: 3 rows; 3 dead letters (3 wrong-type)" in done.stdout) == (0, True), done.output
     found = read(file)
     assert found['canopy_job_exit_code{job="tables"}'] == 0
     assert found['canopy_job_tables_rows{job="tables",table="power"}'] == 3

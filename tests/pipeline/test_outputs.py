@@ -47,8 +47,9 @@ def test_an_output_in_an_input_is_refused(tmp_path: Path) -> None:
     for output in (record, record / "out", record / "date=2026-11-21" / "out", f"file:{record}/out"):
         with pytest.raises(MisuseError, match="lies in --input"):
             check([str(tmp_path / "other"), str(record)], str(output))
-    with pytest.raises(MisuseError, match="lies in --input"):
-        check(["s3a://plant/record/"], "s3a://plant/record/out")
+    for output in ("s3a://plant/record/out", "s3://plant/record", "S3://plant/record/out"):
+        with pytest.raises(MisuseError, match="lies in --input"):
+            check(["s3a://plant/record/"], output)
     check([str(record), "s3a://plant/record"], str(tmp_path / "record-out"))
     check([str(record)], "s3a://plant/record")
     # Beside the record, and above it: nothing that is written there is read.

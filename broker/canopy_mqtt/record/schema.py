@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from canopy_mqtt.record.unpack import KINDS
-
 FORMAT: Final = 1
 """The version of the format; it grows when a column changes its meaning."""
 
@@ -54,8 +52,6 @@ SCHEMA: Final[Any] = pa.schema(
 ERASED: Final = "erased"
 """The kind of an event that was erased later: the recorder writes none."""
 
-_KINDS: Final[Any] = pa.array(KINDS, pa.string())
-
 
 def dictionary_columns() -> list[str]:
     """Return the columns with repeated values, for which Parquet uses a dictionary."""
@@ -66,9 +62,3 @@ def number_columns() -> list[str]:
     """Return the columns whose numbers differ little from one row to the next, for which Parquet keeps the
     differences."""
     return ["seq", "ts", "recv_ns", "ref_seq"]
-
-
-def kind_column(codes: bytes) -> Any:
-    """Make the column `kind` from codes (indexes of `KINDS`)."""
-    indices = pa.Array.from_buffers(pa.int8(), len(codes), [None, pa.py_buffer(codes)])
-    return pa.DictionaryArray.from_arrays(indices, _KINDS).cast(pa.string())

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from canopy_mqtt.record.files.drafts import Draft
 from canopy_mqtt.record.files.folder import reason, why_not_written
 from canopy_mqtt.record.files.segment import Segment
-from canopy_mqtt.record.schema import SCHEMA, kind_column
-from canopy_mqtt.record.unpack import Rows
+from canopy_mqtt.record.schema import SCHEMA
+from canopy_mqtt.record.unpack import KINDS, Rows
 
 if TYPE_CHECKING:
     from canopy_mqtt.record.files.delta_follower import DeltaFollower
@@ -169,6 +169,16 @@ _FULL: Final = frozenset(
 )
 
 
+# Here, and not beside the schema: `pa.array` imports pandas, where that is installed, and most jobs need neither.
+_KINDS: Final[Any] = pa.array(KINDS, pa.string())
+
+
+def _kinds(codes: bytes) -> Any:
+    """Make the column `kind` from codes (indexes of `KINDS`)."""
+    indices = pa.Array.from_buffers(pa.int8(), len(codes), [None, pa.py_buffer(codes)])
+    return pa.DictionaryArray.from_arrays(indices, _KINDS).cast(pa.string())
+
+
 def _numbers(values: list[int], code: str, kind: Any) -> Any:
     """Make a column of numbers without nulls, through `array`, which takes half the memory of a list."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
@@ -188,7 +198,7 @@ def batch(rows: Rows, run_id: str, offset_us: int) -> Any:
     ts = pc.add(pc.divide(recv_ns, 1000), offset_us).cast(pa.timestamp("us", tz="UTC"))
     columns: dict[str, Any] = {
         "seq": _numbers(rows.seq, "q", pa.int64()),
-        "kind": kind_column(bytes(rows.kind)),
+        "kind": _kinds(bytes(rows.kind)),
         "ts": ts,
         "recv_ns": recv_ns,
         "run_id": pa.repeat(pa.scalar(run_id), count),

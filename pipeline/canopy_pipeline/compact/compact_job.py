@@ -114,7 +114,7 @@ def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, ta
     group: list[Segment] = []
     for segment in segments:
         end = hour_end(segment.place)
-        old = end is not None and max(end, segment.last) + older_than <= now
+        old = end is not None and max(end, segment.last) <= now - older_than
         small = old and segment.bytes < target and not merged(segment) and segment.place != newest
         full = sum(each.bytes for each in group) + segment.bytes > target
         if group and (not small or full or segment.folder != group[-1].folder):

@@ -28,10 +28,9 @@ from canopy_mqtt.record.files.folder import at_work
 from canopy_mqtt.words import counted
 from canopy_pipeline.compact.compact_job import merged, merged_name, opened, put, tidy
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.record.account import recorded_gaps
 from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.events_schema import ALWAYS, ARRIVE, DELIVER, DROP, ERASED, FORWARD, GAP, PUBLISH
-from canopy_pipeline.record.manifests import erasures
+from canopy_pipeline.record.manifests import erasures, recorded_gaps
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.parts import the_only
 from canopy_pipeline.record.record_folder import RecordFolder, Segment

@@ -15,7 +15,7 @@ from canopy_pipeline.oracle.oracle_outcome import Loss, OracleOutcome
 from canopy_pipeline.oracle.oracle_page import page
 from canopy_pipeline.outputs import begin, check, finish
 from canopy_pipeline.record import events_schema
-from canopy_pipeline.record.segments import Choice, covering, events, reading, told_before
+from canopy_pipeline.record.segments import NO_RUN, Choice, covering, events, reading, told_before
 from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.storage import storage
 from canopy_pipeline.runtime.table_schema import Schema
@@ -251,7 +251,7 @@ def tallied(
     about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in sums.items())).collect()[0]
     outcome.runs = about["runs"]
     if not outcome.runs:
-        raise PipelineError("no event of that time" if run_id is None else f"--run {run_id}: no event of such a run")
+        raise PipelineError("no event of that time" if run_id is None else f"--run {run_id}: {NO_RUN}")
     if about["headless"]:
         outcome.notes.append(
             f"Not judged, since the beginning is not among the segments: {counted(about['headless'], 'run')}."

@@ -11,7 +11,7 @@ Promises: it changes nothing in the folder. Numbers of two records in one folder
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from canopy_mqtt.record.files.current_files import is_merged
 from canopy_mqtt.record.files.folder import GAVE_UP, NAME, RUNNING, at_work, noted
 from canopy_pipeline.record.chosen_files import ChosenFiles
 from canopy_pipeline.record.coverage import Coverage, Finding, Kind
-from canopy_pipeline.record.manifests import numbers, times
+from canopy_pipeline.record.manifests import numbers, recorded_gaps, times
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import MANIFESTS
 
@@ -285,17 +285,9 @@ def _stretches(place: str, about: Mapping[str, Any]) -> list[_Stretch]:
         spans = about.get(SPANS)
         if spans is not None:
             return [_Stretch(first, last, last - first + 1, place, *when, runs) for first, last in spans]
-        _ = [*recorded_gaps(about)]
         return [_Stretch(int(about["from_seq"]), int(about["to_seq"]), int(about["rows"]), place, *when, runs)]
     except (KeyError, ValueError, TypeError):
         return []
-
-
-def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
-    """Yield the gaps that a segment names: first and last number, and how many of these are lost."""
-    for gap in about.get("gaps") or ():
-        first, last, lost = (int(each) for each in gap)
-        yield first, last, lost
 
 
 def _numbers(first: int, last: int) -> str:

@@ -7,7 +7,7 @@ job, since then it is not known which segments count.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ def manifests(storage: Storage, known: Mapping[str, dict[str, Any]] = MappingPro
             made.said[segment] = about
     # Last: whoever removes a segment notes that first.
     with suppress(FileNotFoundError, NotADirectoryError):
-        made.removed = json_lines(storage.text(REMOVED))
+        made.removed = [about for about in json_lines(storage.text(REMOVED)) if _counts(about)]
     for about in made.removed:
         if isinstance(replaced := about.get("replaces"), list):
             made.gone.update(map(str, replaced))
@@ -92,13 +92,29 @@ def _about(storage: Storage, known: Mapping[str, dict[str, Any]], file: File) ->
         about = json.loads(storage.text(file.place))
     except (OSError, ValueError) as error:
         return error
-    return about if isinstance(about, dict) else ValueError("no JSON object")
+    return about if isinstance(about, dict) and _counts(about) else ValueError("no manifest")
+
+
+def _counts(about: Mapping[str, Any]) -> bool:
+    """Return True if rows, bytes and gaps of a manifest are numbers, and its checksum is a text; they may be absent."""
+    try:
+        positive = int(about.get("rows") or 0) >= 0 and int(about.get("bytes") or 0) >= 0 and all(recorded_gaps(about))
+        return positive and isinstance(about.get("sha256", ""), str)
+    except (ValueError, TypeError, OverflowError):
+        return False
 
 
 def numbers(about: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the first and the last sequence number of a segment by its manifest; None if it has none."""
     first, last = about.get("from_seq"), about.get("to_seq")
     return (first, last) if isinstance(first, int) and isinstance(last, int) else None
+
+
+def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield the gaps that a segment names: first and last number, and how many of these are lost."""
+    for gap in about.get("gaps") or ():
+        first, last, lost = (int(each) for each in gap)
+        yield first, last, lost
 
 
 def times(about: Mapping[str, Any]) -> tuple[datetime, datetime] | None:

@@ -90,9 +90,10 @@ def manifest_of(place: str) -> str:
 def hour_end(place: str) -> datetime | None:
     """Return the end of the hour of a segment's folder; None if the folder is not an hour's."""
     found = _FOLDER.fullmatch(place)
-    if found is None:
-        return None
-    return datetime.fromisoformat(f"{found[1]}T{found[2]}:00:00+00:00") + timedelta(hours=1)
+    # A folder that somebody made may have the name of an hour that no calendar has.
+    with suppress(ValueError, OverflowError):
+        return None if found is None else datetime.fromisoformat(f"{found[1]}T{found[2]}:00Z") + timedelta(hours=1)
+    return None
 
 
 def record_folders(path: str) -> list[RecordFolder]:

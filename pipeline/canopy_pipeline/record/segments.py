@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -40,6 +40,7 @@ MIN_BYTES: Final = 12
 """Bytes of a file that could be Parquet: the magic number twice, and a length."""
 MANY_FILES: Final = 256
 """Files from which on they are read by their folders."""
+NO_RUN: Final = "no event of such a run"
 ALTERED: Final = "not what its manifest's checksum says"
 SHOWN: Final = 5
 """Corrupt segments that an error names; there may be more."""
@@ -245,7 +246,7 @@ def events(
 
     Raises:
         MisuseError: there is no such folder, or a time is none.
-        PipelineError: there is no segment, one is corrupt, or they hold no events.
+        PipelineError: there is no segment, one is corrupt, they hold no events, or none of the wanted run.
     """
     files = find(spark, inputs, coverage, choice)
     names = [file.path for file in files]
@@ -255,10 +256,14 @@ def events(
             has = set(parquet(spark.read, names[-1]).columns)
         check_columns(names[-1], has, columns)
     wanted = EVENTS.only((*columns, *_chosen_by(choice))) if columns else EVENTS
-    if not files:
-        # None of them holds an event of that time.
-        return spark.createDataFrame([], wanted.ddl)
-    return narrowed(_read(spark.read.schema(wanted.ddl), names), choice)
+    # None of them may hold an event of that time.
+    rows = _read(spark.read.schema(wanted.ddl), names) if names else spark.createDataFrame([], wanted.ddl)
+    if choice.run:
+        with reading():
+            there = narrowed(rows, replace(choice, kinds=())).limit(1).collect()
+        if not there:
+            raise PipelineError(f"--run {choice.run}: {NO_RUN}")
+    return narrowed(rows, choice)
 
 
 def _read(reader: DataFrameReader, names: list[str]) -> DataFrame:
@@ -297,12 +302,13 @@ def covering(choice: Choice) -> Coverage:
     """Return an empty ``Coverage`` of the wanted times.
 
     Raises:
-        MisuseError: a time is none.
+        MisuseError: a time is none, or the end is not after the beginning.
     """
-    return Coverage(
-        moment(choice.since, "--since") if choice.since else None,
-        moment(choice.until, "--until") if choice.until else None,
-    )
+    since = moment(choice.since, "--since") if choice.since else None
+    until = moment(choice.until, "--until") if choice.until else None
+    if since is not None and until is not None and since >= until:
+        raise MisuseError(f"--since {choice.since} --until {choice.until}: an empty time: --until is not included")
+    return Coverage(since, until)
 
 
 def narrowed(frame: DataFrame, choice: Choice) -> DataFrame:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from canopy_pipeline.errors import AWAY, DamagedError, MisuseError, PipelineError
-from canopy_pipeline.record.account import account, recorded_gaps
+from canopy_pipeline.record.account import account
 from canopy_pipeline.record.chosen_files import ChosenFiles, choose
 from canopy_pipeline.record.coverage import Coverage, Finding
-from canopy_pipeline.record.manifests import manifests, numbers
+from canopy_pipeline.record.manifests import manifests, numbers, recorded_gaps
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.parts import own
 from canopy_pipeline.record.segments import fault

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.pages import BLUE, COLOURS, GREEN, GREY, RED, TIME, Chart, Page, Series
-from canopy_pipeline.record.events_schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
+from canopy_pipeline.record.events_schema import CONNECT, DELIVER, DISCONNECT, DROP, ERASED, GAP, PUBLISH
 from canopy_pipeline.record.gap_times import gap_times, shaded, unknown
 from canopy_pipeline.runtime.engine import f
 
@@ -69,7 +69,7 @@ def picture(events: DataFrame) -> Picture:
     start = first // step * step
     lost = f.col("kind").isin(DROP, GAP)
     rows = (
-        events.where(f.col("kind").isin(PUBLISH, DELIVER, DROP, GAP, CONNECT, DISCONNECT))
+        events.where(f.col("kind").isin(PUBLISH, DELIVER, DROP, GAP, CONNECT, DISCONNECT, ERASED))
         .groupBy(
             f.floor((f.unix_seconds("ts") - start) / step).alias("at"),
             "kind",

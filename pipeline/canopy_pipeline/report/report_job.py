@@ -20,7 +20,7 @@ from canopy_mqtt.pages import Page, linked
 from canopy_pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
 from canopy_pipeline.outputs import PAGE, SUMMARY, begin, check, finish
 from canopy_pipeline.record.coverage import Coverage
-from canopy_pipeline.record.events_schema import DELIVER
+from canopy_pipeline.record.events_schema import DELIVER, ERASED
 from canopy_pipeline.record.segments import Choice, Say, events, reading, unsaid
 from canopy_pipeline.report.picture import COLUMNS, Picture, draw, picture
 from canopy_pipeline.runtime.storage import storage
@@ -61,6 +61,11 @@ class ReportOutcome:
     picture: Picture = field(default_factory=Picture)
     tables: dict[str, Any] = field(default_factory=dict)
     """The summary of payload tables in the output folder; empty if there are none."""
+
+    @property
+    def why_unchecked(self) -> str:
+        """Why it is not checked where messages went."""
+        return "deliveries were erased" if self.picture.of(ERASED) else "deliveries were not recorded"
 
     @property
     def fine(self) -> bool:
@@ -156,7 +161,7 @@ def _jobs(
     if outcome.picture.of(DELIVER):
         jobs["oracle"] = judged
     else:
-        say("oracle: left out, since deliveries were not recorded (recorder.deliveries)")
+        say(f"oracle: left out, since {outcome.why_unchecked} (recorder.deliveries)")
     jobs["plan"] = planned
     return jobs
 
@@ -169,7 +174,7 @@ def headlines(outcome: ReportOutcome) -> list[tuple[str, str]]:
         told.append((f"Something is wrong: see {', '.join(wrong)}.", "bad"))
     told += [(part.headline, "good" if part.good else "bad") for part in outcome.parts if part.headline]
     if not any(part.name == "oracle" for part in outcome.parts):
-        told.append(("Nobody checked where messages went: deliveries were not recorded.", "note"))
+        told.append((f"Nobody checked where messages went: {outcome.why_unchecked}.", "note"))
     return told
 
 

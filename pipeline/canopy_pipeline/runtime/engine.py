@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
+    __all__ = ["f"]
+
 AUTO: Final = "auto"
 SPARK: Final = "spark"
 DUCKDB: Final = "duckdb"
@@ -121,15 +123,3 @@ def at_work(engine: str) -> Iterator[None]:
         yield
     finally:
         _functions.reset(token)
-
-
-__all__ = [
-    "AUTO",
-    "DUCKDB",
-    "SPARK",
-    "at_work",
-    "chosen",
-    "f",
-    "is_duckdb",
-    "session",
-]

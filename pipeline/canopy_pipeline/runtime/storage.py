@@ -54,6 +54,12 @@ def local_path(path: str) -> Path | None:
     return None if _SCHEME.match(plain) else Path(plain)
 
 
+def address(path: str) -> str:
+    """Return the address of a place elsewhere, by one of the schemes that name it (s3:, not s3a:)."""
+    scheme, _, rest = path.partition(":")
+    return f"{'s3' if scheme.lower() in _S3 else scheme.lower()}://{rest.strip('/')}"
+
+
 def parquet(reader: DataFrameReader | DataStreamReader, *paths: str) -> DataFrame:
     """The rows of files or folders of Parquet, by their names: Spark's readers look for patterns in them, its writers
     do not."""

@@ -135,7 +135,9 @@ class _Table:
                 raise
             # Whatever a decoder did not foresee: one payload stops no other.
             except Exception as error:
-                bad = error if isinstance(error, BadPayloadError) else BadPayloadError("malformed", repr(error))
+                bad = BadPayloadError("malformed", f"cannot be read: {error}")
+                if isinstance(error, BadPayloadError):
+                    bad = error
                 about = (taken.column(name)[row].as_py() for name in ("run_id", "client_id"))
                 dead.append((seq, at, *about, topic, plan.name, bad.reason, bad.detail, payload, _day(at // _DAY)))
                 continue

@@ -40,12 +40,12 @@ def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], reache
     numbers of all events that were looked at.
 
     Raises:
-        MisuseError: there are no tables, or they are of another record.
+        FileNotFoundError: there are no tables, which `check` finds before.
+        MisuseError: they are of another record.
         PipelineError: another process writes these tables, or they cannot be changed.
     """
     place = storage(None, output)
     out = Output(output, place)
-    check(output)
     with alone(output, place.local):
         about = out.identity()
         if not out.kept:

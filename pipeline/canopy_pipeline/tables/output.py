@@ -14,10 +14,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+from pydantic import BaseModel, Field, ValidationError
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.outputs import SUMMARY
@@ -53,6 +55,37 @@ class Progress:
     """The events that were missing when the stream came to them."""
     unread: list[tuple[int, int]] = field(default_factory=list)
     """Numbers up to `through` that no segment held then: read if they come back. At most `LISTED` stretches."""
+
+
+class _Lost(BaseModel):
+    events: int
+    findings: list[Finding]
+    kinds: Counter[str]
+
+
+class _Commit(BaseModel):
+    """What a commit says: the progress, and the batch that it puts in force."""
+
+    version: int
+    first: int = Field(alias="from")
+    last: int = Field(alias="to")
+    through: int
+    read: int
+    rows: Counter[str]
+    dead: list[tuple[str, str, int]]
+    births: list[list[Any]]
+    unread: list[tuple[int, int]]
+    lost: _Lost
+    files: list[tuple[str, str, str]]
+    folders: dict[str, str]
+    tables: dict[str, dict[str, Any]]
+    remade: Remade | None
+
+    @property
+    def progress(self) -> Progress:
+        lost = Coverage(missing=self.lost.events, findings=self.lost.findings, kinds=self.lost.kinds)
+        dead = Counter({(table, reason): n for table, reason, n in self.dead})
+        return Progress(self.version, self.through, self.read, self.rows, dead, self.births, lost, self.unread)
 
 
 class Sink(ABC):
@@ -175,8 +208,10 @@ class Output:
             raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
         if found.get("format") != FORMAT:
             raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
+        if not all(isinstance(found.get(name), str) for name in ("stream", "table_format")):
+            raise PipelineError(f"{self.output}/{IDENTITY}: does not say what these tables are; give another --output")
         last = self._last()
-        self.kept = self.tables = last["tables"] if last else {}
+        self.kept = self.tables = last.tables if last else {}
         return found
 
     def belongs(self, about: dict[str, Any], plans: Sequence[Plan]) -> str:
@@ -227,30 +262,32 @@ class Output:
         """
         said = self._last()
         if said is not None:
-            lost = said["lost"]
-            self.done = Progress(
-                int(said["version"]), int(said["through"]), int(said["read"]), Counter(said["rows"]),
-                Counter({(table, reason): n for table, reason, n in said["dead"]}), said["births"],
-                Coverage(
-                    missing=int(lost["events"]),
-                    findings=[Finding(**each) for each in lost["findings"]],
-                    kinds=Counter(lost["kinds"]),
-                ),
-                [(int(first), int(last)) for first, last in said.get("unread", ())],
-            )  # fmt: skip
-            self.kept = said["tables"]
+            self.done, self.kept = said.progress, said.tables
             self._publish(sink, said)
         # The first may be half written: nothing is in the tables then.
         elif any(name.endswith(".json") and name != f"{1:012d}.json" for name in self.place.names(COMMITS)):
             raise PipelineError(f"{self.output}/{COMMITS}: no commit can be read; give another --output")
         self.tidy()
 
-    def _last(self) -> dict[str, Any] | None:
-        """Return the newest commit; None if there is none, or none can be read."""
+    def _last(self) -> _Commit | None:
+        """Return the newest commit; None if there is none, or none can be read.
+
+        Raises:
+            PipelineError: it is whole, and no commit of these tables.
+        """
         for name in sorted(self.place.names(COMMITS), reverse=True):
             # On some storages the last may be half written.
             with suppress(ValueError):
-                return dict(json.loads(self.place.text(f"{COMMITS}/{name}")))
+                found = json.loads(self.place.text(f"{COMMITS}/{name}"))
+                try:
+                    return _Commit.model_validate(found)
+                except ValidationError as error:
+                    [first, *_] = error.errors()
+                    where = ".".join(map(str, first["loc"]))
+                raise PipelineError(
+                    f"{self.output}/{COMMITS}/{name}: no commit of these tables ({where}: {first['msg'].lower()}); put "
+                    "back what was there, or give another --output"
+                )
         return None
 
     def staging(self) -> str:
@@ -262,28 +299,24 @@ class Output:
     ) -> list[str]:
         """Put a batch in force; it is of the numbers `first` to `last`. Return the tables that are in other folders
         since then."""
-        lost = done.lost.summary()
         # A table without rows in this batch may still be given other columns.
         after = {name: said for name, said in self.tables.items() if staged.rows[name]}
         kept = {**self.kept, **(after if remade is None else remade.tables)}
         changed = [name for name, said in self.kept.items() if said != kept[name]]
-        said = {
-            "version": done.version,
-            "from": first,
-            "to": last,
-            "through": done.through,
-            "read": done.read,
-            "rows": dict(done.rows),
-            "dead": [[*key, count] for key, count in done.dead.items()],
-            "births": done.births,
-            "unread": done.unread,
-            "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
-            "files": staged.files,
-            "folders": self.folders(),
-            "tables": kept,
-            "remade": None if remade is None else asdict(remade),
-        }
-        self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
+        said = _Commit.model_validate(
+            {
+                **vars(done),
+                "from": first,
+                "to": last,
+                "dead": [(*key, count) for key, count in done.dead.items()],
+                "lost": {"events": done.lost.missing, "findings": done.lost.findings, "kinds": done.lost.kinds},
+                "files": staged.files,
+                "folders": self.folders(),
+                "tables": kept,
+                "remade": remade,
+            }
+        )
+        self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{said.model_dump_json(by_alias=True)}\n".encode())
         self.done, self.kept = done, kept
         self._publish(sink, said)
         # The one before stays, where this one should not be whole.
@@ -313,11 +346,10 @@ class Output:
         """Return the address of the folder."""
         return self.output.rstrip("/") if self.place.local is None else str(self.place.local)
 
-    def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
-        files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
-        about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
-        remade = None if said["remade"] is None else Remade(**said["remade"])
-        sink.publish(Batch(int(said["version"]), files, said["folders"], about, remade))
+    @staticmethod
+    def _publish(sink: Sink, said: _Commit) -> None:
+        about = {"canopy.from_seq": str(said.first), "canopy.to_seq": str(said.last)}
+        sink.publish(Batch(said.version, said.files, said.folders, about, said.remade))
 
     def tidy(self) -> None:
         """Remove staged files: of an earlier run, or of a batch that is published."""

@@ -166,6 +166,8 @@ def test_only_neighbours_are_merged() -> None:
     assert merged(segment(1, 10), segment(101, 10), segment(201, 10), newest) == [[1, 101, 201]]
     # One that is large enough lies between, or one of another hour: the clock was set back.
     assert merged(segment(1, 10), segment(101, 1000), segment(201, 10), newest) == []
+    # An hour that no day has.
+    assert merged(segment(1, 10, 77), segment(101, 10, 77), newest) == []
     assert merged(segment(1, 10), segment(101, 10, 15), segment(201, 10), segment(301, 10), newest) == [[201, 301]]
     assert merged(segment(1, 300), segment(101, 150), segment(201, 100), segment(301, 10), newest) == [
         [1, 101],

@@ -16,7 +16,6 @@ from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.coverage import LISTED, SHOWN, Coverage, Finding
 from canopy_pipeline.record.segments import Choice, covering, find
-from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW, record
 from tests.pipeline.recorded import Story, beside, write_segment
 
@@ -45,21 +44,6 @@ def test_a_hole_that_was_merged_over_is_still_one(tmp_path: Path) -> None:
     found = covered(tmp_path)
     assert dict(found.kinds) == {"hole": 1, "gap": 1}
     assert found.missing == 15
-
-
-def test_what_was_merged_or_removed_by_retention_is_not_missed(tmp_path: Path) -> None:
-    record(tmp_path)
-    before = covered(tmp_path)
-    compact.run(str(tmp_path), HOURS, 1 << 20, HOURS, now=NOW)
-    assert covered(tmp_path).missing == before.missing
-    assert covered(tmp_path).events == before.events
-    removed = retention.run(str(tmp_path), timedelta(hours=5), now=NOW).removed
-    found = covered(tmp_path)
-    assert removed
-    assert found.removed > 0
-    assert found.events + found.removed == before.events
-    assert "hole" not in found.kinds
-    assert "missing" not in found.kinds
 
 
 def test_a_draft_is_open_while_its_recorder_is_at_work_and_abandoned_after(tmp_path: Path) -> None:

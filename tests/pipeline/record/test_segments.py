@@ -51,13 +51,6 @@ def test_spark_reads_every_column_as_it_was_written(spark: SparkSession, tmp_pat
     ]
 
 
-def test_what_is_hidden_or_replaced_is_not_read(duck: SparkSession, tmp_path: Path) -> None:
-    first, _ = told().write(tmp_path, segments=2)
-    merge(tmp_path)
-    first.with_name(".seg-unfinished.parquet").write_bytes(b"half")
-    assert events(duck, [str(tmp_path)]).count() == 12
-
-
 def test_what_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="no such file or folder"):
         events(spark, [str(tmp_path / "absent")])

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from canopy_mqtt.pages import Page
 from canopy_pipeline.cli import app
+from canopy_pipeline.compact import erase_job
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.events_schema import CONNECT, GAP, PUBLISH
 from canopy_pipeline.report import report_job
@@ -95,6 +96,9 @@ def test_what_was_not_recorded_is_left_out(duck: SparkSession, tmp_path: Path) -
     assert not said
     assert jobs(story(tmp_path / "without", False)) == ["rollup", "tree", "plan"]
     assert "deliveries were not recorded" in said[0]
+    erase_job.run(story(tmp_path / "erased", True), erase_job.Chosen(clients=("s",)))
+    assert jobs(str(tmp_path / "erased")) == ["rollup", "tree", "plan"]
+    assert "deliveries were erased" in said[1]
 
 
 @pytest.mark.timeout(400)

@@ -47,14 +47,6 @@ def test_partial_minutes_count_as_what_they_are(count: int, first: float, last: 
     assert covered(pieces(*[1] * count), 60, totals(first, last)) == pytest.approx(seconds)
 
 
-def test_a_steady_rate_is_a_level_line() -> None:
-    """20 seconds at 240 messages a second, which touch two minutes: not 80, nor a climb from 40 to 240."""
-    over = pieces(2_400, 2_400)
-    messages, sizes = _rates(over, covered(over, 60, totals(50, 70)), "minute")
-    assert messages.series[0].values == pytest.approx([240, 240])
-    assert sizes.series[0].values == pytest.approx([24_000, 24_000])
-
-
 def test_a_minute_without_messages_is_none_and_no_line_goes_over_it() -> None:
     first, _, last = pieces(60, 0, 120)
     over = with_empty([first, last], 60)

@@ -128,21 +128,6 @@ def test_both_engines_come_to_the_same(
     assert any(rows for _, rows in tables(tmp_path / "spark").values())
 
 
-def test_a_flipped_bit_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
-    record = whole(tmp_path / "record")
-    bad = sorted(record.rglob("seg-*.parquet"))[1]
-    content = bytearray(bad.read_bytes())
-    content[len(content) // 2] ^= 4
-    bad.write_bytes(content)
-    with duckdb() as session:
-        with pytest.raises(DamagedError, match=f"{bad.name}: not what its manifest's checksum says"):
-            rollup.run(session, [str(record)], str(tmp_path / "out"))
-        bad.unlink()
-        outcome = rollup.run(session, [str(record)], str(tmp_path / "out"))
-    assert 0 < outcome.messages < 400
-    assert outcome.coverage.kinds == {"missing": 1}
-
-
 def test_a_file_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     story = Story()
     story.publish("p", "a")
@@ -169,6 +154,10 @@ def test_a_time_is_cut_out_of_the_record_and_an_empty_one_is_no_error(tmp_path: 
         with duckdb() as session:
             outcome = rollup.run(session, [str(tmp_path / "record")], str(tmp_path / "out"), choice=choice)
         assert outcome.messages == messages
+    # A run that is not there is a mistake.
+    for choice in (Choice(run="nosuch"), Choice(run=story.run_id, since="2027-01-01")):
+        with duckdb() as session, pytest.raises(PipelineError, match=f"--run {choice.run}: no event of such a run"):
+            tree.run(session, [str(tmp_path / "record")], str(tmp_path / "out"), choice)
 
 
 def test_patterns_in_the_names_of_folders_are_names(tmp_path: Path) -> None:

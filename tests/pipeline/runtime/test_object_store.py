@@ -21,7 +21,6 @@ from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.manifests import manifests
 from canopy_pipeline.record.record_folder import RecordFolder
 from canopy_pipeline.record.segments import Choice, find
-from canopy_pipeline.retention import retention_job as retention
 from canopy_pipeline.runtime.storage import CALLS, storage
 from tests.pipeline.folder import NOW, Broken, down_after, record, seen
 from tests.support import s3
@@ -87,25 +86,13 @@ def test_a_plan_asks_for_manifests_and_lists_of_folders_and_for_no_segment(serve
 
 
 @pytest.mark.long
-def test_segments_are_merged_and_removed_there(server: Server, tmp_path: Path) -> None:
-    record(tmp_path)
+def test_two_jobs_at_once_are_refused_there(server: Server, tmp_path: Path) -> None:
+    record(tmp_path, hours=1)
     path = put(server, "merged", of(tmp_path))
-    before = seen(path)
     with RecordFolder(path).locked():
         told = CliRunner().invoke(app, ["compact", "--input", path])
         assert told.exit_code == 1
         assert "another job is at work" in told.stderr
-    outcome = compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
-    assert ([number for _, number in outcome.merged], outcome.removed) == ([4, 4, 3], 11)
-    assert seen(path) == before
-    assert len(find(None, [path])) == 4
-    # 22:00: the first of three hours.
-    assert len(retention.run(path, HOUR * 5, now=NOW).removed) == 1
-    assert seen(path) == [seq for seq in before if seq > 20]
-    covered = Coverage()
-    find(None, [path], coverage=covered)
-    assert covered.removed == 20
-    assert not covered.findings[1:]
 
 
 @pytest.mark.long
@@ -134,22 +121,6 @@ def test_a_merge_that_breaks_off_anywhere_leaves_the_same_rows(
         compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
         assert seen(path) == before, made[steps]
         assert len(storage(None, path).files(".parquet")) == 3, made[steps]
-
-
-def test_outputs_are_written_moved_and_removed_there(server: Server) -> None:
-    place = storage(None, f"{put(server, 'out', {'x': b''})}/below")
-    assert place.names("a") == []
-    place.remove("a")
-    place.write("a/b", b"old")
-    place.write("c/d", b"new")
-    place.move("c/d", "a/b")
-    place.move("a/b", "e/f/g")
-    assert place.text("e/f/g") == "new"
-    with pytest.raises(FileNotFoundError):
-        place.text("a/b")
-    place.remove("e")
-    assert place.names("e") == []
-    assert place.at("x") == f"s3a://{BUCKET}/out/below/x"
 
 
 def test_spark_s_own_settings_say_where_it_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import tracemalloc
 from dataclasses import replace
@@ -70,6 +71,7 @@ HOSTILE: dict[str, tuple[str, bytes | None, str]] = {
     "deep JSON in a text that does not end": ("power", b"[" * 40 + b'"' + b'\\"' * 500_000, "too-deep"),
     "no object": ("power", b"[1]", "wrong-type"),
     "a key twice": ("power", b'{"at": 1, "at": 2}', "duplicate-key"),
+    "half of a surrogate pair twice": ("power", b'{"\\ud800": 1, "\\ud800": 2}', "duplicate-key"),
     "NaN": ("power", b'{"power": {"watts": NaN}}', "not-finite"),
     "-Infinity": ("power", b'{"power": {"watts": -Infinity}}', "not-finite"),
     "a number beyond float64": ("power", b'{"x": 1e999}', "out-of-range"),
@@ -126,6 +128,8 @@ def test_a_hostile_payload_is_a_dead_letter_and_costs_little(batches: Batches, w
     assert (dead["seq"], dead["table"], dead["reason"]) == (1, table, reason), dead["detail"]
     assert dead["payload"] == payload
     assert len(dead["detail"]) <= 200
+    # In the words of payloads, and not of Python.
+    assert not re.search(r"\wError|Exception|\b(str|int|float|dict|list|bool|NoneType)\b", dead["detail"])
     # The one behind it is not harmed.
     assert [row["seq"] for row in found[table]] == [2]
     assert peak < 8 * len(payload or b"") + (1 << 20)
@@ -186,7 +190,7 @@ def test_what_a_decoder_did_not_foresee_stops_no_other_payload(
     found = decode(batches, "temperature", b"1", b"2")
     assert [row["value"] for row in found["temperature"]] == [1.0]
     assert [(dead["reason"], dead["detail"]) for dead in found[DEAD_LETTERS]] == [
-        ("malformed", "ZeroDivisionError('division by zero')")
+        ("malformed", "cannot be read: division by zero")
     ]
 
 
@@ -197,11 +201,6 @@ def test_of_large_payloads_a_part_is_rows_at_a_time() -> None:
     assert [[each and len(each) for each in part] for part in found] == [
         sizes[:2], sizes[2:3], sizes[3:4], sizes[4:7], sizes[7:],
     ]  # fmt: skip
-
-
-def test_halves_of_surrogate_pairs_are_no_text_anywhere(batches: Batches) -> None:
-    found = decode(batches, "power", b'{"\\ud800": 1, "\\ud800": 2}')
-    assert found[DEAD_LETTERS][0]["reason"] == "duplicate-key"
 
 
 @settings(max_examples=examples(500), deadline=None)
@@ -346,18 +345,6 @@ def test_a_decimal_of_many_bytes_is_not_reckoned_with() -> None:
     assert decoder.rows(b"\x04\x04\xd2", "t", 1) == [(12.34,)]
     with pytest.raises(BadPayloadError, match="a decimal of 1,001 bytes"):
         decoder.rows(b"\xd2\x0f" + b"\x7f" * 1_001, "t", 1)
-
-
-@for_each(
-    ("kind", "said"),
-    [(["null", "ns.Rec"], "is part of itself"), ({"type": "array", "items": "ns.E"}, "take no bytes")],
-)
-def test_names_of_avro_with_their_namespace_are_found(kind: Any, said: str) -> None:
-    empty = {"type": "record", "name": "E", "fields": []}
-    schema = {"type": "record", "name": "Rec", "namespace": "ns", "fields": [
-        {"name": "e", "type": empty}, {"name": "next", "type": kind}]}  # fmt: skip
-    with pytest.raises(ValueError, match=said):
-        avro.columns(json.dumps(schema).encode())
 
 
 def confluent(number: int, schema: dict[str, Any], **fields: Any) -> bytes:

@@ -72,11 +72,17 @@ def test_a_mistake_is_a_line_with_file_key_and_remedy(tmp_path: Path, text: str)
 
 def test_what_avro_cannot_bound_is_refused(tmp_path: Path) -> None:
     file = mapping(tmp_path, TABLE + 'format = "avro"\nschema = "valve.avsc"')
-    nulls = {"name": "n", "type": {"type": "array", "items": "null"}}
-    empty = {"name": "n", "type": {"type": "array", "items": {"type": "record", "name": "E", "fields": []}}}
-    itself = {"name": "n", "type": ["null", "V"]}
-    for field, why in ((nulls, "take no bytes"), (empty, "take no bytes"), (itself, "is part of itself")):
-        (tmp_path / "valve.avsc").write_text(json.dumps({"type": "record", "name": "V", "fields": [field]}))
+    nulls = {"type": "array", "items": "null"}
+    empty = {"type": "array", "items": {"type": "record", "name": "F", "fields": []}}
+    known = {"name": "e", "type": {"type": "record", "name": "E", "fields": []}}
+    named = {"type": "array", "items": "ns.E"}
+    for kind, why in (
+        *((each, "take no bytes") for each in (nulls, empty, named)),
+        *((["null", each], "is part of itself") for each in ("V", "ns.V")),
+    ):
+        fields = [known, {"name": "n", "type": kind}]
+        schema = {"type": "record", "name": "V", "namespace": "ns", "fields": fields}
+        (tmp_path / "valve.avsc").write_text(json.dumps(schema))
         with pytest.raises(MisuseError, match=why):
             load(str(file))
 

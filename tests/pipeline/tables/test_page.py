@@ -36,7 +36,7 @@ def test_what_it_shows_runs(
     exec(code, {})
     printed = capsys.readouterr().out
     assert "231.5" in printed
-    assert "watts: str is not float64" in printed
+    assert "watts: a text is not float64" in printed
 
 
 def test_it_names_what_there_is() -> None:

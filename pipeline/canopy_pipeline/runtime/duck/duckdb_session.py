@@ -445,9 +445,6 @@ def connected(memory: str = "2g") -> Iterator[Session]:
         )
         try:
             connection.execute("SET TimeZone = 'UTC'")
-            # As Spark's SQL calls them.
-            connection.execute("CREATE TEMP MACRO shiftleft(number, bits) AS number << bits")
-            connection.execute("CREATE TEMP MACRO shiftright(number, bits) AS number >> bits")
             yield Session(connection, Path(spill))
         finally:
             connection.close()

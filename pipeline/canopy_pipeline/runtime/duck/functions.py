@@ -87,11 +87,10 @@ def lit(given: Any) -> Column:
 
 
 def expr(text: str) -> Column:
-    """Return an expression in Spark's SQL; rewrite names in backquotes, whole division, long numbers and hexadecimal
-    bytes for DuckDB."""
+    """Return an expression in Spark's SQL; rewrite names in backquotes, whole division and hexadecimal bytes for
+    DuckDB."""
     text = re.sub(r"`(\w+)`", r'"\1"', text)
     text = re.sub(r"X'([0-9A-F]{2})'", r"CAST('\\x\1' AS BLOB)", text)
-    text = re.sub(r"\b(\d+)L\b", r"CAST(\1 AS BIGINT)", text)
     return Column(re.sub(r"\bdiv\b", "//", text))
 
 

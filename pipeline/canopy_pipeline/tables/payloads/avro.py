@@ -77,7 +77,7 @@ class AvroDecoder:
             found: Any = self._read(stream, writer, reader)
         # Whatever the library says of hostile bytes: it stays with these bytes.
         except Exception as error:
-            raise BadPayloadError("malformed", f"not Avro of this schema: {type(error).__name__}: {error}") from error
+            raise BadPayloadError("malformed", f"not Avro of this schema: {str(error) or 'it breaks off'}") from error
         left = len(payload) - stream.tell()
         if left:
             raise BadPayloadError("malformed", f"{left:,} bytes are left over")

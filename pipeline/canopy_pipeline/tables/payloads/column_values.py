@@ -23,6 +23,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = int((datetime(1, 1, 2, tzinfo=UTC) - _EPOCH).total_seconds()) * 1_000_000
 _LATEST: Final = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds()) * 1_000_000
 _WHOLE: Final = {"int32": 31, "int64": 63}
+_WORDS: Final[Mapping[type, str]] = {
+    str: "a text", bool: "a boolean", int: "a number", float: "a number", Decimal: "a number", bytes: "bytes",
+    dict: "an object", list: "an array", UUID: "a UUID",
+}  # fmt: skip
+"""What a payload has, by the type that Python has for it; any other is one of times."""
 
 
 def fields(found: dict[str, Any], columns: tuple[Column, ...]) -> tuple[Any, ...]:
@@ -58,7 +63,12 @@ def value(found: Any, column: Column) -> Any:
 
 
 def _wrong(found: Any, column: Column) -> BadPayloadError:
-    return BadPayloadError("wrong-type", f"{column.name}: {type(found).__name__} is not {column.type}")
+    return BadPayloadError("wrong-type", f"{column.name}: {in_words(found)} is not {column.type}")
+
+
+def in_words(found: Any) -> str:
+    """Return what kind of value a payload has, for people."""
+    return "null" if found is None else _WORDS.get(type(found), "a time")
 
 
 def _whole(found: Any, column: Column) -> int:

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Final
 
 from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
-from canopy_pipeline.tables.payloads.column_values import value
+from canopy_pipeline.tables.payloads.column_values import in_words, value
 from canopy_pipeline.tables.payloads.plain import text_of
 from canopy_pipeline.tables.plans import Limits, Plan
 
@@ -136,7 +136,7 @@ class JsonDecoder:
         del topic, seq
         found = self.reader.read(payload)
         if not isinstance(found, dict):
-            raise BadPayloadError("wrong-type", f"{type(found).__name__} instead of a JSON object")
+            raise BadPayloadError("wrong-type", f"{in_words(found)} instead of a JSON object")
         made = []
         for column, key, deeper, exact in self._columns:
             each = found.get(key)

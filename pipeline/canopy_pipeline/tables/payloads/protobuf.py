@@ -41,7 +41,7 @@ class ProtobufDecoder:
             raise
         # Whatever the library says of hostile bytes: it stays with these bytes.
         except Exception as error:
-            raise BadPayloadError("malformed", f"not this message: {type(error).__name__}: {error}") from error
+            raise BadPayloadError("malformed", f"not this message: {error}") from error
 
 
 def columns(text: bytes, message: str) -> tuple[Column, ...]:

@@ -76,7 +76,7 @@ def read(payload: bytes, items: int) -> Any:
         made.ParseFromString(payload)
     # Whatever the library says of hostile bytes: it stays with these bytes.
     except Exception as error:
-        raise BadPayloadError("malformed", f"not a Sparkplug payload: {type(error).__name__}: {error}") from error
+        raise BadPayloadError("malformed", f"not a Sparkplug payload: {error}") from error
     # The library gives the bytes of a text that is not UTF-8, in messages of proto2.
     if any(isinstance(text, bytes) for metric in made.metrics for text in (metric.name, metric.string_value)):
         raise BadPayloadError("malformed", "not a Sparkplug payload: a text that is not UTF-8")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,10 +41,6 @@ format = "json"
 columns.watts = "int32"
 """
 AFTER: Final = BEFORE.replace("int32", "int64") + 'columns.volts = "float64"\n'
-
-
-class StoppedError(BaseException):
-    """The end of a process: what the code does not catch."""
 
 
 def tables(folder: Path, say: Say = unsaid, **more: Any) -> TablesOutcome:
@@ -120,46 +115,6 @@ def test_new_and_wider_columns_come_with_the_first_rows_of_them(plant: Path) -> 
     assert tables(plant).rows == {"power": 7}
     assert ask(plant, f"{kinds} column_name = 'watts'") == [("bigint",)]
     assert ask(plant, "select watts, volts from power order by seq desc limit 2") == [(1 << 40, 230.0), (6, None)]
-
-
-@contextmanager
-def stopped(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str]]:
-    """The process ends after so many steps: before or after a statement. Yields those that were made."""
-    import asyncpg
-
-    made = list[str]()
-
-    def step(name: str) -> None:
-        if len(made) == steps:
-            raise StoppedError
-        made.append(name)
-
-    def stopping(method: Callable[..., Any]) -> Callable[..., Any]:
-        async def stepped(connection: Any, *arguments: Any, **options: Any) -> Any:
-            step(f"before {arguments[0]}")
-            done = await method(connection, *arguments, **options)
-            step(f"after {arguments[0]}")
-            return done
-
-        return stepped
-
-    with monkeypatch.context() as patch, suppress(StoppedError):
-        for name in ("execute", "copy_to_table"):
-            patch.setattr(asyncpg.Connection, name, stopping(getattr(asyncpg.Connection, name)))
-        yield made
-
-
-@for_each("steps", range(23))
-def test_stopped_at_every_statement_each_row_is_there_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
-) -> None:
-    """The last one is not stopped."""
-    plant = begun(tmp_path)
-    with stopped(monkeypatch, steps) as made:
-        tables(plant)
-        assert steps == 22, "\n".join(made)
-    assert tables(plant).rows == {"power": 6}
-    assert ask(plant, "select watts from power order by seq") == [(number,) for number in range(1, 7)]
 
 
 @pytest.mark.long
