@@ -262,6 +262,22 @@ async def test_a_client_that_is_connected_keeps_its_queue(broker: Broker, peers:
     assert after.max_messages == 5
 
 
+async def test_a_client_that_is_connected_publishes_as_fast_as_a_reload_allows(
+    broker: Broker, peers: list[Peer]
+) -> None:
+    """It is held from then on, also for minutes; and the reload that takes the limit away lets it go on."""
+    peer = await Peer.join(broker.ports[0], "c")
+    peers.append(peer)
+    await broker.reload(with_values({"limits.max_publish_rate": 0.001, "limits.publish_patience": 0.0}))
+    for packet_id in range(1, 4):
+        peer.writer.write(wire.publish("t", b"x", qos=1, packet_id=packet_id))
+    (connection,) = broker.connections
+    await until(lambda: connection.protocol.held_until > 0.0)
+    assert [(await peer.recv()).kind for _ in range(2)] == [wire.PUBACK] * 2
+    await broker.reload(Settings.model_validate(BASE))
+    assert (await peer.recv()).kind == wire.PUBACK
+
+
 async def test_the_next_sys_topics_come_after_the_new_interval(peers: list[Peer]) -> None:
     async with Broker(with_values({"sys.interval": 3_600.0})) as broker:
         peers.append(await Peer.join(broker.ports[0], "c", "$SYS/broker/uptime"))

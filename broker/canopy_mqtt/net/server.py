@@ -24,6 +24,7 @@ from canopy_mqtt import sockets
 from canopy_mqtt.core.causes import SHUTDOWN
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.hooks import AccessControl, AuthMethod, EventListener
+from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core_limits import change, limits
 from canopy_mqtt.guards import hook_guards
@@ -329,13 +330,17 @@ class Server:
         self.connection_table.partial.limit = settings.limits.max_partial_bytes
 
     def apply_limits(self, settings: Settings) -> None:
-        """Apply new limits to the running broker. Connected clients keep those of their CONNACK.
+        """Apply new limits to the running broker. Connected clients keep those of their CONNACK, and their queues.
 
         Of `limits`, `mqtt`, `session`, `queue`, `retained` and `federation`; what was made at the start and cannot be
         changed must be as it was (`canopy_mqtt.settings.reloadable`).
         """
         bounds = settings.limits
+        rates = _rates(self.router.limits)
         change(self.router, settings)
+        if _rates(self.router.limits) != rates:
+            for connection in self.connections:
+                connection.limit_publishes()
         self._most = bounds.max_connections or sockets.connections_that_fit(sockets.of_http(settings))
         self.router.limits.max_connections = self.connection_table.most = self._most
         if self.admission is not None:
@@ -377,6 +382,10 @@ class Server:
     def report_end(self, connection: Connection) -> None:
         """Report that a connection's protocol is over."""
         self.connection_log.ended(connection, connection.ended_at)
+
+
+def _rates(limits: Limits) -> tuple[float, int, float]:
+    return limits.max_publish_rate, limits.max_publish_bytes, limits.publish_patience
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class ServerProtocol(Peer):
         self.max_unread: i64 = router.limits.receive_maximum
         # Bytes of the longest payload that takes the hot path; -1: none does.
         self.max_plain_payload: i64 = -1
-        self.max_run: i64 = publish.MAX_RUN  # publishes of QoS 1 or 2 that may be acknowledged together
+        self.max_run: i64 = 0  # publishes of QoS 1 or 2 that may be acknowledged together
         # What access control has allowed last: as whom, what (`Permissions.publish_key`), and where.
         self.allowed_as: Principal | None = None
         self.allowed_key: i64 = -1
@@ -89,7 +89,7 @@ class ServerProtocol(Peer):
         self.earlier_qos2: set[int] | None = None
         # Requests whose answers wait for links, once there was one.
         self.requests: WaitingRequests | None = None
-        self.publish_limit: PublishLimit | None = publish_limit(router.limits)
+        self.publish_limit: PublishLimit | None = None
         self.hold: PublisherHold | None = None  # once it was too fast for a subscriber
         # The SUBSCRIBE or UNSUBSCRIBE, or the check of a resumed session, that goes on. Nothing behind it is acted on
         # before it is done.
@@ -134,11 +134,16 @@ class ServerProtocol(Peer):
         self.wants_problems = True  # whether a SUBACK may have properties [MQTT-3.1.2-29]
         self.clean_start = False
         self.session_present = False
-        if self.publish_limit is not None:
-            self.max_run = 1  # the limit is asked after each packet
+        self.limit_publishes()
         send_buffer.peer = self
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
+
+    def limit_publishes(self) -> None:
+        """Hold the client to the rates of the settings from now on, without what it owes by former ones."""
+        self.publish_limit = publish_limit(self.router.limits)
+        # The limit is asked after each packet.
+        self.max_run = publish.MAX_RUN if self.publish_limit is None else 1
 
     def receive(self, data: bytes, now: float, work: i64 = TURN_WORK) -> bool:
         """Take a read, and process the complete packets in it, up to a limit of work.

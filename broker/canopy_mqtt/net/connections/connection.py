@@ -186,6 +186,14 @@ class Connection(Endpoint):
             else:
                 self.rounds.resume(self, not self._resumed)
 
+    def limit_publishes(self) -> None:
+        """Apply changed rates. One that is held goes on, and finds in its turn whether it still has to wait."""
+        self.protocol.limit_publishes()
+        if self._throttle is not None:
+            self._throttle.cancel()
+            self._throttle = None
+            self.rounds.resume(self, True)
+
     def turn(self, work: i64) -> None:
         self._resuming = False
         self._throttle = None
