@@ -52,7 +52,7 @@ class Apart:
         """By client: since when it was accepted at which node. Until then it may get something at the one before."""
         self._fresh: dict[str, list[int]] = defaultdict(list)
         """By client: the numbers of the connections with which its sessions began."""
-        connects: dict[str, list[Connect]] = defaultdict(list)
+        connects = self._connects = defaultdict[str, list[Connect]](list)
         for connect in history.of(Connect):
             connects[connect.client].append(connect)
             if not connect.present:
@@ -79,9 +79,11 @@ class Apart:
         with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, the loss of what was on its way
         from or to a node that stood still, to a session that ends with its connection, and a member of a share group
         that others leave nothing, since its node is cut off from theirs; a session that a clean CONNECT left, since the
-        database was away.
+        database was away, and what comes again or late from it.
         """
         match promise, events:
+            case "order" | "twice", [*_, Delivery() as again] if self._was_left(again.client, again.at):
+                return True
             case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
                 return True
             case "order", [Publish() as publish, *_, Delivery() as late] if late.qos == 0 or not everywhere:
@@ -127,6 +129,14 @@ class Apart:
             case "Retain Handling", [Subscribe() as asked, *_, publish, Delivery()]:
                 return self._misses(self._node(asked.client, asked.began), publish, asked.began)
         return False
+
+    def _was_left(self, client: str, at: float) -> bool:
+        """Return True if a client had a session that its last clean CONNECT left, since the database was away."""
+        if self._database is None:
+            return False
+        before = [each for each in self._connects[client] if each.began <= at]
+        cleans = [each for each in before if each.clean]
+        return bool(cleans) and cleans[-1] is not before[-1] and self._database.away(cleans[-1].began, cleans[-1].ended)
 
     def _node(self, client: str, at: float) -> str:
         """Return the node where a client was at a time."""

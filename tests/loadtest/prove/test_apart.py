@@ -139,6 +139,24 @@ def test_a_clean_connect_leaves_a_session_while_the_database_is_away(at: float, 
     assert story.broken() == {"session"}
 
 
+@for_each(("at", "found"), [(2.0, set()), (8.0, {"twice"})])
+def test_what_a_clean_connect_left_comes_again(at: float, found: set[str]) -> None:
+    story = Story((1.0, 4.0, BrokerFault(1.0, Fault.STORE_RESTART, 3.0)))
+    story.history.add(Connect(client="brief-0", began=0.0, node=A, keeps=True)).ok(0.1)
+    story.subscribe("brief-0", 0.2, "t/#")
+    left = story.history.add(Connect(client="brief-0", began=at, node=A, clean=True, keeps=False))
+    left.ok(at + 0.1)
+    story.subscribe("brief-0", at + 0.2, "t/#")
+    story.connect("p", 0.5, A)
+    publish = story.history.add(Publish(client="p", began=at + 1, topic="t/0", qos=2, sequence=0))
+    publish.ok(at + 1.1)
+    story.comes(publish, at + 1.2, client="brief-0", qos=2)
+    story.history.add(Ended(client="brief-0", at=at + 3, connection=left.number))
+    story.history.add(Connect(client="brief-0", began=at + 5, node=B, keeps=True, present=True)).ok(at + 5.1)
+    story.comes(publish, at + 5.2, client="brief-0", qos=2)
+    assert story.broken(SHARED) - {"session"} == found
+
+
 @for_each(
     ("fault", "found"),
     [
