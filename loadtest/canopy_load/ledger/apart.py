@@ -79,10 +79,13 @@ class Apart:
         with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, the loss of what was on its way
         from or to a node that stood still, to a session that ends with its connection, and a member of a share group
         that others leave nothing, since its node is cut off from theirs; a session that a clean CONNECT left, since the
-        database was away, and what comes again or late from it.
+        database was away, and what comes again or late from it; the place of a will whose CONNECT was given up: a node
+        may have carried that out late.
         """
         match promise, events:
             case "order" | "twice", [*_, Delivery() as again] if self._was_left(again.client, again.at):
+                return True
+            case "order", [_, Publish(will=True) as will, *_] if self._database is not None and self._is_late(will):
                 return True
             case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
                 return True
@@ -137,6 +140,11 @@ class Apart:
         before = [each for each in self._connects[client] if each.began <= at]
         cleans = [each for each in before if each.clean]
         return bool(cleans) and cleans[-1] is not before[-1] and self._database.away(cleans[-1].began, cleans[-1].ended)
+
+    def _is_late(self, will: Publish) -> bool:
+        """Return True if the CONNECT with a will was given up before it was answered."""
+        own = min(self._connects[will.client], key=lambda each: abs(each.began - will.began), default=None)
+        return own is not None and own.outcome == "unknown"
 
     def _node(self, client: str, at: float) -> str:
         """Return the node where a client was at a time."""

@@ -139,6 +139,24 @@ def test_a_clean_connect_leaves_a_session_while_the_database_is_away(at: float, 
     assert story.broken() == {"session"}
 
 
+@for_each(("accepted", "found"), [(False, set()), (True, {"order"})])
+def test_the_will_of_a_connect_that_was_given_up_may_come_late(accepted: bool, found: set[str]) -> None:
+    story = Story()
+    story.connect("connected-0", 0.0, A)
+    story.subscribe("connected-0", 0.2, "w/#")
+    wills = []
+    for number in range(2):
+        connect = story.history.add(Connect(client="mortal-0", began=1.0 + number, node=B, clean=True))
+        if number or accepted:
+            connect.ok(1.1 + number)
+        will = Publish(client="mortal-0", began=1.0 + number, topic="w/0", qos=1, sequence=number, will=True)
+        wills.append(story.history.add(will))
+    wills[1].ok(3.0)
+    for number, will in enumerate(reversed(wills)):
+        story.comes(will, 4.0 + number, client="connected-0")
+    assert story.broken(SHARED) == found
+
+
 @for_each(("at", "found"), [(2.0, set()), (8.0, {"twice"})])
 def test_what_a_clean_connect_left_comes_again(at: float, found: set[str]) -> None:
     story = Story((1.0, 4.0, BrokerFault(1.0, Fault.STORE_RESTART, 3.0)))
