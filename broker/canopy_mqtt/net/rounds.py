@@ -13,6 +13,7 @@ import asyncio
 import gc
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Final, cast
 
 from mypy_extensions import i64
@@ -76,6 +77,8 @@ class Rounds:
         self.counters: Counters = router.counters
         self.budget = router.budget
         self.time: Callable[[], float] = loop.time
+        # The same, but for uvloop's, which stands still in a round: that is taken from the system's monotonic clock.
+        self.precise: Callable[[], float] = loop.time if isinstance(loop, asyncio.BaseEventLoop) else monotonic
         # What a turn may do now.
         self.work: i64 = TURN_WORK
         # The work that was done when this round began, and that at which its end is waited for.

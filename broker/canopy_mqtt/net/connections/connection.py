@@ -10,7 +10,6 @@ ended, not until its socket is closed (`ends`).
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 
 from mypy_extensions import i64
 
@@ -463,9 +462,8 @@ class Connection(Endpoint):
         """
         rounds = self.rounds
         protocol = self.protocol
-        # uvloop's clock stands still in a round, which may have taken long; the delay of a will counts from its end on
-        # (section 3.1.3.2.2).
-        now: float = max(rounds.time(), monotonic())
+        # A round may have taken long, and the delay of a will counts from the end on (section 3.1.3.2.2).
+        now: float = max(rounds.time(), rounds.precise())
         self.ended_at = now
         # A fault may have come between the core's end of the protocol and what follows from it.
         informed = event == ABORT or not protocol.close_cause
