@@ -184,7 +184,7 @@ class Judgement:
 
 def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
     """Judge what happened."""
-    history = _with_doubts(proof)
+    history = _with_doubts(proof, durability.shared)
     verdict = check(history, proof.blind)
     found = waits.waits(proof)
     waits.check(proof, found, durability.recovery, verdict)
@@ -228,19 +228,24 @@ def _is_of_database(proof: Proof, durability: Durability, events: list[Event]) -
     return durability.shared and isinstance(events[0], Publish) and publisher is not None and not publisher.clean
 
 
-def _with_doubts(proof: Proof) -> History:
+def _with_doubts(proof: Proof, shared: bool) -> History:
     """Return the history in which nobody knows what became of wills that the broker may not have dealt with."""
     history = History()
     history.events = [
-        replace(each, outcome="unknown", ended=inf) if isinstance(each, Publish) and _doubtful(each, proof) else each
+        replace(each, outcome="unknown", ended=inf)
+        if isinstance(each, Publish) and _doubtful(each, proof, shared)
+        else each
         for each in proof.history.events
     ]
     return history
 
 
-def _doubtful(will: Publish, proof: Proof) -> bool:
+def _doubtful(will: Publish, proof: Proof, shared: bool) -> bool:
     """Return True for a will that was under way when the broker went down, and for a delayed one that was so while the
-    broker was stopped, or may have been slow: it sees late that a connection is lost, and its delay ends later."""
+    broker was stopped, or may have been slow: it sees late that a connection is lost, and its delay ends later.
+
+    `shared`: nodes with one database also count one that is stopped as dead, and may not have its client's goodbye.
+    """
     if not will.will or will.outcome == "unknown":
         return False
     waited = proof.lateness.waited(will.lost_at, will.not_before + WILL_SECONDS)
@@ -249,7 +254,7 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
     return any(
         will.since <= ended
         and began < will.ended + WILL_SECONDS + proof.late + proof.lateness.waited(will.since, began)
-        and (fault is not Fault.STOP or will.not_before > 0)
+        and (fault is not Fault.STOP or will.not_before > 0 or shared)
         for began, ended, fault in proof.outages
     )
 

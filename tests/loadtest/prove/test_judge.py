@@ -160,6 +160,21 @@ def test_a_member_may_read_late_what_went_to_another_when_its_connection_ended(
     assert ruling(judge(replace(story(), history=history)), "to two members")[0] == state
 
 
+@pytest.mark.parametrize(("stopped", "shared", "broken"), [(1.9, True, 0), (1.9, False, 1), (9.0, True, 1)])
+def test_a_goodbye_just_before_a_node_stands_still_may_not_be_in_the_database(
+    stopped: float, shared: bool, broken: int
+) -> None:
+    """The others count that node as dead, and publish the will."""
+    history = History()
+    history.add(Connect(client="connected-0", began=1.0)).ok(1.1)
+    history.add(Subscribe(client="connected-0", began=1.2, topic_filter="w/#", qos=2)).ok(1.3)
+    will = history.add(Publish(client="mortal-0", began=1.5, topic="w/0", qos=1, sequence=0, will=True))
+    will.fail(1.8)
+    history.add(Delivery(client="connected-0", at=7.0, stream=will.stream, sequence=0, qos=1))
+    made = replace(story(), history=history, outages=[(stopped, stopped + 6.0, Fault.STOP)])
+    assert ruling(judge(made, Durability(shared=shared)), "will revoked")[1] == broken
+
+
 @pytest.mark.parametrize(("killed", "state"), [(4.0, "not judged"), (40.0, "broken")])
 def test_a_kill_may_take_an_unsubscribe_from_who_saves_now_and_then(killed: float, state: str) -> None:
     """So a subscription with Retain Handling 2 and Retain As Published goes on that the client has made anew later."""
