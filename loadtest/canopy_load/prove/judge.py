@@ -345,20 +345,21 @@ class _Shared:
         newer = [each.ended for each in events if isinstance(each, Publish) and each.outcome == "ok"]
         looks = [each.at for each in events if isinstance(each, Look)]
         return bool(newer) and any(
-            fault.fault in (Fault.STORE_PAUSED, Fault.STORE_RESTART)
-            and since <= at <= until + self._moment(until, at)
-            and min(newer) + self._moment(min(newer), since) >= since
-            for since, until, fault in self._proof.inflicted
-            for at in looks
+            since <= min(newer) + self._moment(min(newer), since) for at in looks for since in self._away(at, at)
         )
 
     def away(self, began: float, ended: float) -> bool:
-        return any(
-            fault.fault in (Fault.STORE_PAUSED, Fault.STORE_RESTART)
+        return bool(self._away(began, ended))
+
+    def _away(self, began: float, ended: float) -> list[float]:
+        """Return since when the database was away in that time, or a moment before."""
+        return [
+            since
+            for since, until, fault in self._proof.inflicted
+            if fault.fault in (Fault.STORE_PAUSED, Fault.STORE_RESTART)
             and since <= ended
             and began <= until + self._moment(until, began)
-            for since, until, fault in self._proof.inflicted
-        )
+        ]
 
     def cut_off(self, node: str, began: float, ended: float) -> bool:
         here = self._proof.targets.index(node)
