@@ -60,5 +60,6 @@ class Door(NodeDoor):
             told += [(HELD, topic_filter) for topic_filter in session.subscriptions]
             for member in session.memberships or ():
                 # Of share groups: the node has started again, and says anew which clients are there.
-                member.weight = 0
+                if member.group is not None:
+                    member.group.stand_for(member, 0, False)
         return told

@@ -421,7 +421,7 @@ def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> 
             send_buffer is not None
             and send_buffer.has_room(size)
             and (qos == 0 or takes_at_once(session))
-            and not member.busy
+            and not group.is_busy(member)
             and fits(message, member)
         ):
             return member

@@ -325,12 +325,11 @@ def group_of(session: Session, name: str) -> tuple[str, str]:
     return parse_shared(name) if levels is None else (levels[4], levels[5])
 
 
-def stand_for(member: Subscription) -> None:
+def stand_for(group: SharedGroup, member: Subscription) -> None:
     """Let a member of a share group that is a worker stand for the members there."""
     levels = _levels(member.session, member.topic_filter)
     if levels is not None:
-        member.weight = int(levels[3])
-        member.busy = levels[2] == BUSY
+        group.stand_for(member, int(levels[3]), levels[2] == BUSY)
 
 
 def _levels(session: Session, name: str) -> list[str] | None:

@@ -373,7 +373,8 @@ class ShareQueues:
         """A connected member of a group with a queue takes from it from now on, as much as it has room for."""
         session = member.session
         send_buffer = session.send_buffer
-        if send_buffer is None or not member.is_connected() or member.busy:
+        group = member.group
+        if send_buffer is None or group is None or not group.is_connected(member) or group.is_busy(member):
             return
         streams = session.streams = session.streams or RetainedStreams()
         source = streams.source
@@ -430,7 +431,7 @@ class ShareQueues:
         qos = share_qos(message, member, verdicts)
         terms = session.message_terms if member.message_terms is None else member.message_terms
         window = session.window
-        if isinstance(session, NodeSession) and session.in_flight_messages() >= AHEAD * i64(member.weight):
+        if isinstance(session, NodeSession) and session.in_flight_messages() >= AHEAD * queue.group.clients_of(member):
             # The worker may be about to say that its members are busy.
             return False
         if not send_buffer.has_room(message.size + HEADROOM):

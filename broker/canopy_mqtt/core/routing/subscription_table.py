@@ -133,14 +133,13 @@ class SubscriptionTable(Job):
         before: i64 = cache.walked + cache.extended
         outdated: i64 = cache.outdated
         held: i64 = self.trie.bytes
-        if group_name:
-            stand_for(subscription)
         entry = cache.add(topic_filter, subscription, group_name)
         group = subscription.group
         own: i64 = SUBSCRIPTION_BYTES
         if group is not None:
             own += group_bytes(subscription.topic_filter, group_name)
             self.shared_count += 1
+            stand_for(group, subscription)
             self._find_home(group)
         else:
             # The string that its filter has already: all subscriptions to it have one between them.
@@ -187,7 +186,7 @@ class SubscriptionTable(Job):
             self.cache.touch(subscription.entry, subscription)
         group = subscription.group
         if group is not None:
-            stand_for(subscription)
+            stand_for(group, subscription)
             group.place(subscription)
 
     def drop(self, subscription: Subscription) -> i64:

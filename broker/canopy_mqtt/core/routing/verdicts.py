@@ -202,7 +202,7 @@ class Permitted:
             else:
                 return None
             # The next topic begins where this one has come to.
-            turns.cursor = slot + 1
+            turns.cursor, turns.served = slot + 1, 0
             member = turns.slots[slot]
             if member is None or not self.group.in_place(member):
                 continue

@@ -166,11 +166,6 @@ class Subscription(Recipient):
         self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
         self.retain_handling: u8 = retain_handling
         self.present = False  # whether `slot` is one among a group's connected members
-        # Turns in a row in its group, and how many of them it has had: one, but of a worker (`routing.nodes`) as
-        # many as it has connected members, also none; and whether none of these has room.
-        self.weight: i32 = 1
-        self.served: i32 = 0
-        self.busy = False
 
     def agree(self, request: SubscriptionRequest, identifier: int, max_qos: int) -> None:
         """Take the options of a SUBSCRIBE, with no higher QoS than `max_qos`."""
@@ -180,10 +175,6 @@ class Subscription(Recipient):
         self.retain_handling = request.retain_handling
         self.identifier = identifier
         self.plain = identifier == 0 and self.message_terms is None
-
-    def is_connected(self) -> bool:
-        """Return whether a client that can take messages is connected."""
-        return self.weight > 0 and self.session.send_buffer is not None
 
     def grant(self, qos: u8) -> None:
         """Have another QoS granted."""
@@ -211,8 +202,9 @@ class Turns:
         self.slots: list[Subscription | None] = []
         self.count: int = 0
         self.generation: int = 0
-        # The slot whose turn it is.
+        # The slot whose turn it is, and how many turns in a row that member has had.
         self.cursor: int = 0
+        self.served: int = 0
         # Of those that access control was asked about, the last ones that may have had the message.
         self.takers: list[Subscription] = []
 
@@ -236,6 +228,8 @@ class Turns:
 
     def discard(self, member: Subscription) -> None:
         """Let one of the members go."""
+        if member.slot == self.cursor:
+            self.served = 0
         self.slots[member.slot] = None
         member.slot = NOWHERE
         self.count -= 1
@@ -243,6 +237,18 @@ class Turns:
             self.takers.remove(member)
         if len(self.slots) > 2 * self.count + MAX_FREE_SLOTS or self.count == 0:
             self._compact()
+
+    def take_turn(self, member: Subscription, turns: i64) -> None:
+        """Count a turn of the member whose turn it is; with the last of its `turns` in a row it is the next one's."""
+        self.served += 1
+        if self.served >= turns:
+            self.pass_over(member)
+
+    def pass_over(self, member: Subscription) -> None:
+        """End the turns of a member, if they have begun and are not over."""
+        if self.served > 0 and member.slot == self.cursor:
+            self.served = 0
+            self.cursor += 1
 
     def took(self, member: Subscription) -> None:
         """Access control was asked about a member, and it may have the message."""
@@ -267,6 +273,14 @@ class Turns:
         self.generation += 1
 
 
+class MembersElsewhere:
+    """The connected members of a share group at another worker, for which one member stands here (`routing.nodes`)."""
+
+    def __init__(self, count: int, busy: bool) -> None:
+        self.count = count
+        self.busy = busy  # none of them has room
+
+
 class SharedGroup:
     """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them.
 
@@ -289,6 +303,8 @@ class SharedGroup:
         self.queue: ShareQueue | None = None
         # The worker where it lives; None: here. If it is not None, no message comes here by its topic.
         self.home: ShareHome | None = None
+        # By the member that stands for them; None: all members are clients.
+        self.elsewhere: dict[Subscription, MembersElsewhere] | None = None
 
     @property
     def full_name(self) -> str:
@@ -324,16 +340,39 @@ class SharedGroup:
             if member is None:
                 return None
             if self.in_place(member):
-                member.served += 1
-                if member.served >= member.weight:
-                    self.pass_over(member)
+                turns.take_turn(member, self.clients_of(member))
                 return member
 
     def pass_over(self, member: Subscription) -> None:
         """End the turns of a member, if they are not over."""
-        if member.served > 0:
-            member.served = 0
-            (self.connected if member.present else self.away).cursor += 1
+        (self.connected if member.present else self.away).pass_over(member)
+
+    def stand_for(self, member: Subscription, count: int, busy: bool) -> None:
+        """Let a member, a worker, stand for the connected members there; `busy`: none of them has room."""
+        if self.elsewhere is None:
+            self.elsewhere = {}
+        self.elsewhere[member] = MembersElsewhere(count, busy)
+        self.place(member)
+
+    def stands_no_more(self, member: Subscription) -> None:
+        """Forget whom a member stood for, if it was a worker."""
+        if self.elsewhere is not None:
+            self.elsewhere.pop(member, None)
+            self.elsewhere = self.elsewhere or None
+
+    def clients_of(self, member: Subscription) -> i64:
+        """Return for how many clients a member has turns: 1, but for a worker those that are connected there."""
+        there = None if self.elsewhere is None else self.elsewhere.get(member)
+        return 1 if there is None else there.count
+
+    def is_busy(self, member: Subscription) -> bool:
+        """Return whether a member is a worker whose members have no room."""
+        there = None if self.elsewhere is None else self.elsewhere.get(member)
+        return there is not None and there.busy
+
+    def is_connected(self, member: Subscription) -> bool:
+        """Return whether a client that can take messages is connected."""
+        return member.session.send_buffer is not None and self.clients_of(member) > 0
 
     def has_connected(self) -> bool:
         """Return whether a member is there whose client is connected."""
@@ -361,15 +400,14 @@ class SharedGroup:
         if session.ended:
             self.discard(member)
             return False
-        if member.present != member.is_connected():
+        if member.present != self.is_connected(member):
             self.place(member)
             return False
         return True
 
     def add(self, member: Subscription) -> None:
         """Take in a member; `FilterEntry.add` is who calls this."""
-        member.present = member.is_connected()
-        member.served = 0
+        member.present = self.is_connected(member)
         turns = self.connected if member.present else self.away
         turns.add(member)
         if self.home is not None:
@@ -389,7 +427,7 @@ class SharedGroup:
 
         Cost: independent of how many there are. No version grows: the fan-out asks a group for a member each time.
         """
-        if member.present != member.is_connected():
+        if member.present != self.is_connected(member):
             self.renew(member)
 
     def renew(self, member: Subscription) -> None:
@@ -525,6 +563,7 @@ class FilterEntry:
                     del session.memberships[subscription]
                 group.subscriptions -= 1
                 group.count_qos(i64(subscription.qos), -1)
+                group.stands_no_more(subscription)
                 if group.subscriptions == 0:
                     del many.groups[group.name]
             else:
