@@ -296,7 +296,7 @@ class Started:
     def check(self) -> None:
         """Raise BrokerFailed if a node has ended by itself."""
         for node in self._nodes:
-            if node.process is not None:
+            if node.process is not None and node.begun:
                 node.process.check()
 
     async def inflict(self, fault: BrokerFault) -> None:
@@ -316,7 +316,7 @@ class Started:
             case Fault.KILL_ALL if on:
                 await asyncio.to_thread(self._look)
                 for each in self._nodes:
-                    self._signal(each, signal.SIGKILL)
+                    self._kill(each)
                 for each in self._nodes:
                     await self._down(each)
             case Fault.KILL_ALL:
@@ -327,7 +327,7 @@ class Started:
                     workers[int(fault.amount * len(workers))].kill()
             case Fault.KILL | Fault.KILL_WORKER if on:
                 await asyncio.to_thread(self._look)
-                self._signal(node, signal.SIGKILL)
+                self._kill(node)
                 await self._down(node)
             case Fault.RESTART | Fault.SCALE | Fault.WORKERS | Fault.VERSION if on:
                 await self._down(node, self.driver.patience)
@@ -369,6 +369,11 @@ class Started:
         if node.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(node.process.pid, number)
+
+    def _kill(self, node: _Node) -> None:
+        """Kill a node, which has not ended by itself then: another fault may begin meanwhile, and look."""
+        node.begun = False
+        self._signal(node, signal.SIGKILL)
 
     async def _down(self, node: _Node, patience: float | None = None) -> None:
         """End a node; its clients are refused then. Raises BrokerFailed: it took SIGKILL where there was patience."""

@@ -104,6 +104,17 @@ async def test_a_node_that_is_killed_is_refused_and_keeps_its_folder() -> None:
         await publish(broker.targets[0], b"again")
 
 
+async def test_nodes_that_are_killed_have_not_ended_by_themselves(joined: Driver) -> None:
+    """Another fault begins in the same moment and looks whether all nodes are there."""
+    fault = BrokerFault(0.0, Fault.KILL_ALL, 0.0)
+    async with started(joined, 2) as broker:
+        killing = asyncio.create_task(broker.inflict(fault))
+        while not killing.done():
+            broker.check()
+            await asyncio.sleep(0)
+        await killing
+
+
 async def test_a_worker_is_killed_and_their_number_is_another_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     killed, workers = BrokerFault(0.0, Fault.KILL_WORKER, 0.0, amount=0.9), BrokerFault(0.0, Fault.WORKERS, 0.0)
     monkeypatch.setattr(module, "MAX_START", 0.0)
