@@ -36,7 +36,8 @@ class InDatabase(Protocol):
         """Return True if the database was away in that time, or a moment before."""
 
     def cut_off(self, node: str, began: float, ended: float) -> bool:
-        """Return True if a node and another one could not reach each other in that time, or a moment before."""
+        """Return True if a node stood still in that time or a moment before, or it and another one could not reach each
+        other."""
 
 
 class Apart:
@@ -78,9 +79,9 @@ class Apart:
         nodes; a connection that can hardly know of a later one at another node. With a database: DUP 0 in a second copy
         with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, the loss of what was on its way
         from or to a node that stood still, to a session that ends with its connection, and a member of a share group
-        that others leave nothing, since its node is cut off from theirs; a session that a clean CONNECT left, since the
-        database was away, and what comes again or late from it; the place of a will whose CONNECT was given up: a node
-        may have carried that out late.
+        that others leave nothing, since its node is cut off from theirs or stands still; a session that a clean
+        CONNECT left, since the database was away, and what comes again or late from it; the place of a will whose
+        CONNECT was given up: a node may have carried that out late.
         """
         match promise, events:
             case "order" | "twice", [*_, Delivery() as again] if self._was_left(again.client, again.at):

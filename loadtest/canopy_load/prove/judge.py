@@ -365,11 +365,11 @@ class _Shared:
         here = self._proof.targets.index(node)
         ways = [(here, there) for there in range(len(self._proof.targets)) if there != here]
         return any(
-            fault.fault in PARTITIONS
-            and any(fault.loses(*way) or fault.loses(*way[::-1]) for way in ways)
-            and since <= ended
-            and began <= until + self._relinked + self._moment(until, began)
+            since <= ended
+            and began <= until + self._moment(until, began) + (self._relinked if fault.fault in PARTITIONS else 0.0)
             for since, until, fault in self._proof.inflicted
+            if (fault.fault is Fault.STOP and here in fault.nodes)
+            or (fault.fault in PARTITIONS and any(fault.loses(*way) or fault.loses(*way[::-1]) for way in ways))
         )
 
     def _moment(self, since: float, at: float) -> float:

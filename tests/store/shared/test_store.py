@@ -314,6 +314,20 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
     await until(lambda: b"2" in client.payloads())
 
 
+async def test_a_clean_connect_between_two_incarnations_ends_the_session(brokers: list[Broker]) -> None:
+    """It waits for the next one, also where it has claimed its session in the one before. [MQTT-3.1.2-4]"""
+    here, there = brokers
+    waits, claims = await client_of(here, "waits"), await client_of(here, "claims")
+    claims.killed()
+    claims.connect(clean=True, expiry=0)
+    here.store.node.over()
+    await connect(waits, here, clean=True, expiry=0)
+    await until(lambda: claims.connack.reason_code == 0, "CONNACK")
+    for client in (waits, claims):
+        await connect(client, there)
+        assert not client.connack.session_present
+
+
 @pytest.mark.parametrize("expiry", [0, 300], ids=["clean", "durable"])
 async def test_what_the_database_refuses_is_dropped_alone(nodes: Nodes, brokers: list[Broker], expiry: int) -> None:
     """All else of its group is written, in its order. Its client is disconnected, and not told that it is kept."""

@@ -59,8 +59,11 @@ async def test_a_node_without_a_sign_of_life_is_declared_dead(nodes: Nodes, cloc
     assert await alive(nodes) == {"a", "b"}
     await turns(watching, clock, SECOND)
     assert await alive(nodes) == {"a"}
+    late = watch(silent, clock)
+    clock.now += DEAD_AFTER
     with pytest.raises(Over):
-        await watch(silent, clock).turn()
+        await late.turn()
+    assert late.away == 0.0  # the database has said so
 
 
 async def test_a_node_that_beats_or_starts_again_stays_alive(nodes: Nodes, clock: Clock) -> None:

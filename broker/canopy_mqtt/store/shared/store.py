@@ -233,8 +233,11 @@ class SharedStore(Store, SharedSessions):
     # -- as the node sees it (`running.Side`) --------------------------------------------------------------------------
 
     def tell(self, piece: Piece) -> None:
-        if isinstance(piece, Hello) and self._ready is not None and not self._ready.done():
-            self._ready.set_result(None)  # the node has begun
+        if isinstance(piece, Hello):
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_result(None)  # the node has begun
+            for attempt in list(self.waiting.values()):
+                self._claim(attempt)
         self._tell(piece)
 
     def linked(self, nodes: Collection[str]) -> bool:
@@ -290,8 +293,6 @@ class SharedStore(Store, SharedSessions):
 
     def over(self) -> Iterable[Callable[[], None]]:
         self._notice(FAILED_OVER if self.running.database.has_moved else OVER)
-        for attempt in list(self.waiting.values()):
-            unclaimed(attempt)
         for holder in list(self._holders.values()):
             holder.lost()
         self.journal.kept.clear()
@@ -342,6 +343,9 @@ class SharedStore(Store, SharedSessions):
         if self.in_trouble or self.is_away:
             for wait in list(self._looks):
                 self._looked(wait)
+        if self._is_shut:
+            for attempt in list(self.waiting.values()):
+                unclaimed(attempt)
         if self.is_away:
             for holder in list(self._holders.values()):
                 holder.move()
@@ -400,10 +404,21 @@ class SharedStore(Store, SharedSessions):
     # -- as the core sees it -------------------------------------------------------------------------------------------
 
     def claim(self, attempt: Attempt) -> None:
-        if self.node.joined is None or self.is_away:
+        if self.is_away or self._is_shut:
             unclaimed(attempt)
-        else:
-            self.node.claim(attempt.client_id, Holder(self, attempt, self._principals.write(attempt.principal)))
+        elif self.node.joined is not None:
+            self._claim(attempt)
+        # Else it waits until the next incarnation has begun (`tell`): without a claim, a clean one would leave the
+        # session that there is.
+
+    @property
+    def _is_shut(self) -> bool:
+        """Whether no session can be claimed, nor in a moment."""
+        unable = self.in_trouble or self.is_away or self.running.is_replaced
+        return unable and self.node.joined is None
+
+    def _claim(self, attempt: Attempt) -> None:
+        self.node.claim(attempt.client_id, Holder(self, attempt, self._principals.write(attempt.principal)))
 
     def left(self, attempt: Attempt) -> None:
         holder = self._holders.pop(attempt, None)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from canopy_mqtt.store.postgresql.database import FAILURES
-from canopy_mqtt.store.shared.calls import Peer
+from canopy_mqtt.store.shared.calls import Over, Peer
 from canopy_mqtt.store.shared.database import SharedDatabase
 
 SECOND: Final = 1.0
@@ -73,6 +73,9 @@ class Watch:
             self._look(peers, began)
             for peer in self._silent(peers, began):
                 await self._declare_dead(peer)
+        except Over:
+            self._worked = self._now()  # the database has said so
+            raise
         except FAILURES:
             self._signs.clear()
             if self.away >= self.dead_after:
