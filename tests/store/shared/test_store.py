@@ -176,7 +176,7 @@ async def test_a_group_that_a_dead_node_was_writing_is_written_once(
         if is_written:
             await write(*values)
         unanswered.set()
-        await asyncio.Event().wait()
+        return await asyncio.Event().wait()
 
     monkeypatch.setattr(database._groups, "fetch", hangs)
     live.post("a", b"1", 2)
