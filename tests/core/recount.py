@@ -22,7 +22,7 @@ from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
-from canopy_mqtt.core.routing.retained import RetainedMessage
+from canopy_mqtt.core.routing.retained_shares import RetainedMessage
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import bytes_of, is_empty
 from canopy_mqtt.core.session.session import Session

@@ -40,7 +40,8 @@ from canopy_mqtt.core.principal import Principal, network
 from canopy_mqtt.core.protocol import acknowledge, control_packets, identity, phases, publish, subscribe
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED
-from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
+from canopy_mqtt.core.queues.in_flight import MAX_ID
+from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
 from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from canopy_mqtt.core.accounts import Accounts
 from canopy_mqtt.core.causes import CLIENT_DISCONNECT, INTERNAL_ERROR
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
-from canopy_mqtt.core.counters import Counters, bound
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.hooks import (
     AccessControl,
     AuthMethod,
@@ -33,6 +33,7 @@ from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queue_totals import bound
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests

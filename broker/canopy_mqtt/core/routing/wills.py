@@ -18,7 +18,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.codec.topic_names import DOLLAR, is_system
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.jobs import DUE_WORK, WILLS, Budget, Job
 from canopy_mqtt.core.persistence.journal import WAITING, Journal
 from canopy_mqtt.core.principal import Principal

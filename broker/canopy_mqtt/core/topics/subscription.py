@@ -17,7 +17,7 @@ from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.queue_terms import MessageTerms
-    from canopy_mqtt.core.routing.nodes import ShareHome
+    from canopy_mqtt.core.routing.share_homes import ShareHome
     from canopy_mqtt.core.routing.share_queues import ShareQueue
     from canopy_mqtt.core.session.session import Session
 
