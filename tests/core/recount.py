@@ -379,10 +379,10 @@ def ask(
     return answer
 
 
-def burst(publisher: Client, topic: str, payloads: Iterable[bytes], qos: int = 0, retain: bool = False) -> None:
+def burst(publisher: Client, topic: str, payloads: Iterable[bytes], qos: int = 0) -> None:
     """Publish several messages in one read, and settle."""
     for payload in payloads:
-        publisher.post(topic, payload, qos, retain)
+        publisher.post(topic, payload, qos)
     publisher.network.settle()
 
 

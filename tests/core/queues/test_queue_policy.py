@@ -22,7 +22,6 @@ from tests.support.runs import examples
 TOPICS = ("t/a", "t/b", "t/c", "t/d")
 HOUR = 3_600
 
-policies = st.sampled_from((DROP_NEWEST, DROP_OLDEST))
 versions = st.sampled_from(VERSIONS)
 
 

@@ -36,21 +36,7 @@ ALL = 1 << 30
 
 def frame(number: int = 0, size: int = 0) -> bytes:
     """A QoS 0 frame that can be told from others."""
-    return message(number, size).qos0_frame(False)
-
-
-def message(number: int = 0, size: int = 0, expires_at: float = 0.0, qos: int = 0, topic: bytes = b"t") -> Message:
-    """A message that can be told from others."""
-    return Message(topic, bytes((number,)) + b"x" * size, qos, False, b"", expires_at, "p")
-
-
-def late(number: int = 0, size: int = 0, expires_at: float = 0.0, qos: int = 0) -> Delivery:
-    """A delivery whose frame is made when it is taken."""
-    made = Delivery(message(number, size, expires_at, qos), qos, False, (), None)
-    if qos:
-        made.packet_id = number + 1
-        made.state = SENT
-    return made
+    return Message(b"t", bytes((number,)) + b"x" * size, 0, False, b"", 0.0, "p").qos0_frame(False)
 
 
 class Item:

@@ -101,10 +101,10 @@ class TestAccount:
         assert len(message_terms._topics) == message_terms.waiting == 11
 
 
-def aged(policy: int = DROP_NEWEST, max_age: float = AGE, queue_qos0: bool = True) -> Network:
+def aged(policy: int = DROP_NEWEST, max_age: float = AGE) -> Network:
     """A network in which a message waits for so long at most."""
     given_limits = Limits()
-    given_limits.queue_policy, given_limits.queue_max_age, given_limits.queue_qos0 = policy, max_age, queue_qos0
+    given_limits.queue_policy, given_limits.queue_max_age, given_limits.queue_qos0 = policy, max_age, True
     return Network(given_limits)
 
 

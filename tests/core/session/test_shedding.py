@@ -44,7 +44,7 @@ def counted(network: Network) -> Sessions:
     return sessions
 
 
-def receivers(network: Network, fills: list[int], away: bool = False, size: int = 0) -> list[Client]:
+def receivers(network: Network, fills: list[int], away: bool = False) -> list[Client]:
     """Clients that do not read, or are away, with so many messages waiting for each."""
     publisher = network.client("filler")
     made = []
@@ -57,7 +57,7 @@ def receivers(network: Network, fills: list[int], away: bool = False, size: int 
         else:
             client.wire.frozen = True
         # One read each: what came in one piece to an empty queue is on its way, and gives nothing.
-        for payload in numbers(fill, size):
+        for payload in numbers(fill):
             publisher.publish(f"own/{number}", payload, 1 if away else 0)
         made.append(client)
     return made
@@ -118,21 +118,6 @@ class TestLevel:
 
 class TestInFlight:
     """What is in flight is not touched."""
-
-    def stuck(self, bound: int) -> tuple[Network, Client, list[Client]]:
-        """All there is room for is in flight, one message each to clients that do not acknowledge."""
-        network = Network(limits(total_messages=bound))
-        publisher = network.client("p")
-        clients = []
-        for number in range(bound):
-            client = network.client(f"c{number}", clean=False, expiry=HOUR)
-            client.subscribe(f"t/{number}", qos=2)
-            client.subscribe("all", qos=1)
-            client.answering = False
-            publisher.publish(f"t/{number}", b"", 2)
-            assert len(client.take()) == 1
-            clients.append(client)
-        return network, publisher, clients
 
     def test_no_more_than_half(self) -> None:
         """To clients that read and do not acknowledge: the rest waits where it can be shed."""
