@@ -21,13 +21,10 @@ def message(topic: bytes = b"t", qos: int = 0) -> Message:
     return Message(topic, b"x", qos, False, b"", 0.0, "")
 
 
-class TestMerge:
-    """One session's share."""
-
-    def test_at_most_two_kinds(self) -> None:
-        """More would make each check of a receiver's type walk its base classes."""
-        assert len(Recipient.__subclasses__()) == 2
-        assert not any(kind.__subclasses__() for kind in Recipient.__subclasses__())
+def test_there_are_two_kinds_of_recipients_at_most() -> None:
+    """More would make each check of a receiver's type walk its base classes."""
+    assert len(Recipient.__subclasses__()) == 2
+    assert not any(kind.__subclasses__() for kind in Recipient.__subclasses__())
 
 
 def group_of(network: Network) -> SharedGroup:
