@@ -444,13 +444,13 @@ def _open_session(
     max_aliases = min(limits.topic_alias_outbound, integers.get(TOPIC_ALIAS_MAXIMUM, 0))  # [MQTT-3.1.2-26]
     if max_aliases > 0 or mount:
         send_buffer.name_topics(OutgoingTopics(max_aliases, mount.encode()))
-    window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, MAX_ID))  # [MQTT-3.3.4-9]
+    send_quota = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, MAX_ID))  # [MQTT-3.3.4-9]
     session, present = router.connect(
         client_id,
         clean,
         send_buffer,
         connect.version,
-        window,
+        send_quota,
         send_buffer.topics is None,
         now,
         principal,

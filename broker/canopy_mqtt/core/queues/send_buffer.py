@@ -812,10 +812,6 @@ class SendBuffer:
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
 
-    def dropped_in_all(self) -> int:
-        """Return the messages dropped here, over all causes."""
-        return 0 if self.dropped is None else sum(self.dropped)
-
     def _count_dropped(self, cause: int, count: i64) -> int:
         """Count messages that were offered here as dropped, for `cause`; return the cause."""
         self.dropped = add_loss(self.dropped, cause, count)

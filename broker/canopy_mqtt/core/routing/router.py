@@ -325,7 +325,7 @@ class Router:
         clean_start: bool,
         send_buffer: SendBuffer,
         version: int,
-        window: int,
+        send_quota: int,
         plain: bool,
         now: float,
         principal: Principal | None = None,
@@ -337,9 +337,9 @@ class Router:
         [MQTT-3.1.4-4] [MQTT3-3.1.4-3]: with it a session that is there is thrown away [MQTT-3.1.2-4] [MQTT3-3.1.2-6],
         without it that one goes on [MQTT-3.1.2-5] [MQTT3-3.1.2-4]; where there is none, one is made [MQTT-3.1.2-6].
 
-        `window` and `plain`: see `Session.attach`; `principal`: whose a new session is; `shared`: whether brokers share
-        a new one. Returns the session and whether it was present. Any earlier connection of the client has been given
-        up by then.
+        `send_quota` and `plain`: see `Session.attach`; `principal`: whose a new session is; `shared`: whether brokers
+        share a new one. Returns the session and whether it was present. Any earlier connection of the client has been
+        given up by then.
         """
         self.peers.drain(self, now)
         session = self.sessions.get(client_id)
@@ -366,7 +366,7 @@ class Router:
             if present:
                 self.deadlines.cancel(session)
                 session.expires_at = 0.0
-            session.attach(version, window, plain)
+            session.attach(version, send_quota, plain)
             self.peers.events.append(PeerConnected(session, send_buffer))
             self.peers.drain(self, now)
             self.session_table.count(session)

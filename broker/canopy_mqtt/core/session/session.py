@@ -225,19 +225,19 @@ class Session:
     def pinged(self) -> None:
         """Its client has sent a PINGREQ."""
 
-    def attach(self, version: int, window: int, plain: bool) -> None:
+    def attach(self, version: int, send_quota: int, plain: bool) -> None:
         """Connect the session to a connection.
 
-        `window` is the in-flight limit towards it, at least 1 and at most the client's Receive Maximum: the send quota
-        begins there [MQTT-4.9.0-1]. `plain` says that no topic aliases are used, so that frames can be shared.
+        `send_quota` is what the send quota begins with: at least 1, and at most the client's Receive Maximum
+        [MQTT-4.9.0-1]. `plain` says that no topic aliases are used, so that frames can be shared.
         """
         self.plain = plain
         self.update_fast_path()
         self.version = version
         self.v5 = version == V5
-        self._send_quota = window
+        self._send_quota = send_quota
         if self.made_window is not None:
-            self.made_window.open(window)
+            self.made_window.open(send_quota)
         self.attached_at = self.totals.now
 
     def resume(self, now: float) -> None:
