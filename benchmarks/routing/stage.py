@@ -95,7 +95,7 @@ class Stage:
         if reached != deliveries or written != deliveries * len(FRAME):
             raise WrongRoute(f"{reached} deliveries were routed and {written} bytes taken, for {deliveries} deliveries")
         for send_buffer, taken in zip(self.send_buffers, before, strict=True):
-            if send_buffer.taken - taken != bursts * BURST or send_buffer.dropped_in_all() or not send_buffer.empty:
+            if send_buffer.taken - taken != bursts * BURST or send_buffer.dropped is not None or not send_buffer.empty:
                 raise WrongRoute(f"a send buffer gave {send_buffer.taken - taken} messages instead of {bursts * BURST}")
         return routing.reading(deliveries), taking.reading(deliveries)
 

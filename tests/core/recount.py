@@ -22,9 +22,9 @@ from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
-from canopy_mqtt.core.routing.retained import RetainedMessage
+from canopy_mqtt.core.routing.retained_shares import RetainedMessage
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.routing.session_table import bytes_of, is_empty
+from canopy_mqtt.core.routing.session_table import bytes_of, is_empty, session_bytes
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import DELAY_BYTES, SUB_QUEUE_BYTES, SUBSCRIPTION_BYTES, group_bytes
 from tests.core.harness import Client, Network, bag
@@ -179,6 +179,8 @@ def check_accounts(router: Router) -> None:
     for session in router.sessions.values():
         if session.requested_delays is not None:
             add(session.account.owner.name, FILTERS, DELAY_BYTES * len(session.requested_delays.of_filters))
+    for lone in (*router.wills.held.values(), *router.wills.line):
+        add(accounts.of(lone.principal).name, SESSION_SIZE, session_bytes(lone.client_id, lone.principal, lone.will))
     giving: Counter[str] = Counter()
     for node in [*router.retained.matching("#"), *router.retained_store.cleared.matching("#")]:
         message = node.value
@@ -379,10 +381,10 @@ def ask(
     return answer
 
 
-def burst(publisher: Client, topic: str, payloads: Iterable[bytes], qos: int = 0, retain: bool = False) -> None:
+def burst(publisher: Client, topic: str, payloads: Iterable[bytes], qos: int = 0) -> None:
     """Publish several messages in one read, and settle."""
     for payload in payloads:
-        publisher.post(topic, payload, qos, retain)
+        publisher.post(topic, payload, qos)
     publisher.network.settle()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.deadlines import Deadlines
 
 
 def test_things_need_no_order() -> None:

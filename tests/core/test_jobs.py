@@ -6,7 +6,7 @@ import pytest
 
 from canopy_mqtt.core.codec.packets import Subscribe, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.hooks import AccessControl, MessageHook
 from canopy_mqtt.core.jobs import BROADCASTS, CLOCK_WORK, MAX_UNIT_SECONDS, WILLS, Budget, Job, Scheduler
 from canopy_mqtt.core.principal import Principal

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from canopy_mqtt.core.accounts import MAX_TOLD, Accounts
-from canopy_mqtt.core.counters import Counters, QueueTotals
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import AGE, DROP_CAUSES, FULL_MESSAGES, Ledger
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.admission import Admission
 from canopy_mqtt.net.lag import LOOK, TICK, LagMonitor

@@ -12,10 +12,10 @@ from canopy_mqtt.core.causes import EVICTIONS
 from canopy_mqtt.core.codec import properties as pr
 from canopy_mqtt.core.codec.packets import V5, V311, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.ledger import DISCONNECTED, DROP_CAUSES, FULL_MESSAGES
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence.journal import Saved, SessionRecord, SubscriptionRecord
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from canopy_mqtt.core.routing.bursts import RUN_MESSAGES

@@ -16,7 +16,7 @@ import pytest
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord
 from canopy_mqtt.core.routing.links import UPLINKS
-from canopy_mqtt.core.routing.retained import RetainedMessage
+from canopy_mqtt.core.routing.retained_shares import RetainedMessage
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.store import MemoryStore, Store, StoreError

@@ -2,7 +2,7 @@
 
 Owns `Account`, one for each principal: a user, or the address of clients that no authenticator knows by a user name;
 and `Room`, one for each bound on a sum over all clients. The bounds of one client identifier stand beside these
-(`session.ClientAccount`): an identifier costs a client nothing, a user name or an address does.
+(`session.client_account`): an identifier costs a client nothing, a user name or an address does.
 Promises: an account is there while it holds something; a change costs O(log n), and O(1) as a rule.
 """
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.deadlines import Deadlines
 
 # -- what a turn may do ------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ class Attempt:
         close: Callable[[str, int, str, float], None],
         told: Callable[[int], None] | None,
     ) -> None:
-        """`close` ends the connection (see `end`); `told` hears of a late answer."""
+        """`close` is `end`; `told` hears of a late answer."""
         self.client_id = client_id
         self.clean = clean
         self.expiry = expiry
@@ -70,7 +70,9 @@ class Attempt:
         self.record: SessionRecord | None = None
         # What the core has made of the record before the session is open.
         self.restored: Session | None = None
-        self._close = close
+        # End the connection, or the CONNECT that waits, for one of `core.causes`: for instance, since the session is
+        # elsewhere by now. `left` follows if it was `opened`. With the reason code, a text, and the time.
+        self.end = close
         self._told = told
         self._asking = False  # `claim` has not returned yet
 
@@ -102,13 +104,6 @@ class Attempt:
         if self.answer < 0:
             self.text = text
             self._say(reason_code)
-
-    def end(self, cause: str, reason_code: int, text: str, now: float) -> None:
-        """End the connection, or the CONNECT that waits: for instance, since the session is elsewhere by now.
-
-        `cause`: one of `core.causes`. `left` follows if it was `opened`.
-        """
-        self._close(cause, reason_code, text, now)
 
     # -- the core's side -----------------------------------------------------------------------------------------------
 

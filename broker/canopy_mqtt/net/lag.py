@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from canopy_mqtt.core.counters import QueueTotals
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.histogram import Histogram
 
 TICK: Final = 0.25

@@ -19,7 +19,7 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.jobs import (
     LIGHT_WORK,
     REFILL_WORK,

@@ -13,8 +13,8 @@ import heapq
 from typing import Any, Final
 
 from canopy_mqtt.core.accounts import REFUSED
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.ledger import DROP_CAUSES, Ledger, by_cause
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session

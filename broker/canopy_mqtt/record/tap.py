@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import mypyc_attr
 
 from canopy_mqtt.core.causes import EVICTIONS
-from canopy_mqtt.core.counters import UNLIMITED, PublisherHolder, QueueTotals
 from canopy_mqtt.core.hooks import Recorder
 from canopy_mqtt.core.ledger import DROP_CAUSES
+from canopy_mqtt.core.queue_totals import UNLIMITED, PublisherHolder, QueueTotals
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.node_messages import GroupMessage
 

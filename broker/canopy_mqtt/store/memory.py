@@ -26,7 +26,8 @@ from canopy_mqtt.core.persistence.journal import (
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.retained import account_name, stored_properties
+from canopy_mqtt.core.routing.retained import stored_properties
+from canopy_mqtt.core.routing.retained_shares import account_name
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.base import IN_USE, Store, StoreError
 from canopy_mqtt.store.times import Clocks, Times

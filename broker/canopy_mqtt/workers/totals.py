@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import SESSION_SIZE, SESSIONS
-from canopy_mqtt.core.counters import bound
+from canopy_mqtt.core.queue_totals import bound
 from canopy_mqtt.core.queues.disk_queue import UNBOUNDED
 from canopy_mqtt.workers.parts import MAX_ACCOUNTS, UNLIMITED, equal_part
 

@@ -139,55 +139,53 @@ def _remaining_length(raw: bytes) -> int:
     return length
 
 
-class TestStreams:
+@given(st.data(), st.sampled_from(VERSIONS), st.booleans())
+def test_any_packets_in_any_reads(data: st.DataObject, version: int, server: bool) -> None:
     """Packets one after another, cut anywhere."""
-
-    @given(st.data(), st.sampled_from(VERSIONS), st.booleans())
-    def test_any_packets_in_any_reads(self, data: st.DataObject, version: int, server: bool) -> None:
-        kinds = client_packets(version) if server else server_packets(version)
-        sent = data.draw(st.lists(kinds, max_size=6))
-        stream = b"".join(encode(packet, version) for packet in sent)
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-        decoder = Decoder(LARGEST, server, version)
-        found: list[Packet] = []
-        for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-            decoder.feed(stream[start:stop])
-            found.extend(drain(decoder))
-        assert found == sent
-        assert pending_size(decoder) == 0
+    kinds = client_packets(version) if server else server_packets(version)
+    sent = data.draw(st.lists(kinds, max_size=6))
+    stream = b"".join(encode(packet, version) for packet in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    decoder = Decoder(LARGEST, server, version)
+    found: list[Packet] = []
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        decoder.feed(stream[start:stop])
+        found.extend(drain(decoder))
+    assert found == sent
+    assert pending_size(decoder) == 0
 
 
-class TestReasonCodes:
+@for_each(
+    ("head", "tail", "server", "allowed"),
+    [
+        (b"\x20\x03\x00", b"\x00", False, reason_codes.CONNACK),  # [MQTT-3.2.2-8]
+        (b"\x40\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.4.2-1]
+        (b"\x50\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.5.2-1]
+        (b"\x62\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.6.2-1]
+        (b"\x70\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.7.2-1]
+        (b"\x90\x04\x00\x01\x00", b"", False, reason_codes.SUBACK),  # [MQTT-3.9.3-2]
+        (b"\xb0\x04\x00\x01\x00", b"", False, reason_codes.UNSUBACK),  # [MQTT-3.11.3-2]
+        (b"\xe0\x01", b"", True, reason_codes.DISCONNECT_CLIENT),  # [MQTT-3.14.2-1]
+        (b"\xe0\x01", b"", False, (*reason_codes.DISCONNECT_SERVER, 0x8C)),  # [MQTT-3.14.2-1]; 0x8C: section 2.4
+        (b"\xf0\x06", b"\x04\x15\x00\x01m", True, (0x18, 0x19)),  # [MQTT-3.15.2-1]
+        (b"\xf0\x06", b"\x04\x15\x00\x01m", False, (0x00, 0x18)),  # [MQTT-3.15.2-1]
+    ],
+)
+def test_each_packet_accepts_the_reason_codes_of_its_table_and_no_others(
+    head: bytes, tail: bytes, server: bool, allowed: tuple[int, ...]
+) -> None:
     """Each packet accepts the reason codes of its table and no others."""
-
-    @for_each(
-        ("head", "tail", "server", "allowed"),
-        [
-            (b"\x20\x03\x00", b"\x00", False, reason_codes.CONNACK),  # [MQTT-3.2.2-8]
-            (b"\x40\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.4.2-1]
-            (b"\x50\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.5.2-1]
-            (b"\x62\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.6.2-1]
-            (b"\x70\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.7.2-1]
-            (b"\x90\x04\x00\x01\x00", b"", False, reason_codes.SUBACK),  # [MQTT-3.9.3-2]
-            (b"\xb0\x04\x00\x01\x00", b"", False, reason_codes.UNSUBACK),  # [MQTT-3.11.3-2]
-            (b"\xe0\x01", b"", True, reason_codes.DISCONNECT_CLIENT),  # [MQTT-3.14.2-1]
-            (b"\xe0\x01", b"", False, (*reason_codes.DISCONNECT_SERVER, 0x8C)),  # [MQTT-3.14.2-1]; 0x8C: section 2.4
-            (b"\xf0\x06", b"\x04\x15\x00\x01m", True, (0x18, 0x19)),  # [MQTT-3.15.2-1]
-            (b"\xf0\x06", b"\x04\x15\x00\x01m", False, (0x00, 0x18)),  # [MQTT-3.15.2-1]
-        ],
-    )
-    def test_all(self, head: bytes, tail: bytes, server: bool, allowed: tuple[int, ...]) -> None:
-        accepted = []
-        for code in range(256):
-            decoder = Decoder(100, server, 5)
-            decoder.feed(head + bytes((code,)) + tail)
-            assert decoder.next_frame()
-            try:
-                decoder.packet()
-            except ProtocolViolation:
-                continue
-            accepted.append(code)
-        assert accepted == sorted(allowed)
+    accepted = []
+    for code in range(256):
+        decoder = Decoder(100, server, 5)
+        decoder.feed(head + bytes((code,)) + tail)
+        assert decoder.next_frame()
+        try:
+            decoder.packet()
+        except ProtocolViolation:
+            continue
+        accepted.append(code)
+    assert accepted == sorted(allowed)
 
 
 def test_publish_before_connect() -> None:

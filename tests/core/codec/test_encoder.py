@@ -35,13 +35,11 @@ def test_wire_cases(case: Case) -> None:
         assert back(raw, server, case.version) == case.packet
 
 
-class TestAck:
+@for_each(("kind", "packet_id"), [(3, 1), (8, 1), (4, 0), (4, -1), (4, 65_536)])
+def test_an_acknowledgement_that_is_refused(kind: int, packet_id: int) -> None:
     """The fast path of acknowledgements."""
-
-    @for_each(("kind", "packet_id"), [(3, 1), (8, 1), (4, 0), (4, -1), (4, 65_536)])
-    def test_refused(self, kind: int, packet_id: int) -> None:
-        with pytest.raises(ValueError, match=r"acknowledgement|packet identifier"):
-            encoder.ack(kind, packet_id)
+    with pytest.raises(ValueError, match=r"acknowledgement|packet identifier"):
+        encoder.ack(kind, packet_id)
 
 
 IMPOSSIBLE: list[tuple[Packet, int]] = [

@@ -14,24 +14,22 @@ LARGEST = 268_435_460
 """Bytes of the largest packet that the protocol knows: five of fixed header and the largest Remaining Length."""
 
 
-class TestReads:
+@given(st.lists(st.binary(max_size=40), max_size=6), st.data())
+def test_what_has_begun_is_what_no_frame_has_had_yet(payloads: list[bytes], data: st.DataObject) -> None:
     """Reads that do not line up with packets."""
-
-    @given(st.lists(st.binary(max_size=40), max_size=6), st.data())
-    def test_what_has_begun_is_what_no_frame_has_had_yet(self, payloads: list[bytes], data: st.DataObject) -> None:
-        stream = b"".join(bytes((0x30, len(payload))) + payload for payload in payloads)
-        frames = Frames(1_000, 4)
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
-        taken = fed = 0
-        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-            frames.feed(stream[start:end])
-            fed = end
-            # Perhaps the turn ends before the read is through.
-            for _ in range(data.draw(st.integers(0, 8))):
-                if not frames.next_frame():
-                    break
-                taken += frames.end - frames.start
-            assert frames.begun() == stream[taken:fed]
+    stream = b"".join(bytes((0x30, len(payload))) + payload for payload in payloads)
+    frames = Frames(1_000, 4)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    taken = fed = 0
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        frames.feed(stream[start:end])
+        fed = end
+        # Perhaps the turn ends before the read is through.
+        for _ in range(data.draw(st.integers(0, 8))):
+            if not frames.next_frame():
+                break
+            taken += frames.end - frames.start
+        assert frames.begun() == stream[taken:fed]
 
 
 class TestLimits:

@@ -206,31 +206,29 @@ class TestParse:
             pr.parse(Reader(length, 0, len(length)), p.CONNECT)
 
 
-class TestEncode:
+@for_each(
+    ("bag", "place"),
+    [
+        (props(i={0x7E: 1}), p.CONNECT),
+        (props(i={0x15: 1}), p.CONNECT),
+        (props(s={0x16: "x"}), p.CONNECT),
+        (props(b={0x15: b"x"}), p.CONNECT),
+        (props(i={0x21: 65_536}), p.CONNECT),
+        (props(i={0x21: 1}), p.SUBSCRIBE),
+        (props(i={0x11: -1}), p.CONNECT),
+        (props(i={0x11: 1 << 32}), p.CONNECT),
+        (props(s={0x1F: "x"}), p.CONNECT),
+        (props(b={0x09: b"x"}), p.CONNECT),
+        (props(s={0x1F: "\ud800"}), p.CONNACK),
+        (props(s={0x1F: "\0"}), p.CONNACK),
+        (props(s={0x1F: "x" * 65_536}), p.CONNACK),
+        (props(("a", "\0")), p.CONNACK),
+    ],
+)
+def test_what_cannot_be_written(bag: Properties, place: int) -> None:
     """What cannot be written."""
-
-    @for_each(
-        ("bag", "place"),
-        [
-            (props(i={0x7E: 1}), p.CONNECT),
-            (props(i={0x15: 1}), p.CONNECT),
-            (props(s={0x16: "x"}), p.CONNECT),
-            (props(b={0x15: b"x"}), p.CONNECT),
-            (props(i={0x21: 65_536}), p.CONNECT),
-            (props(i={0x21: 1}), p.SUBSCRIBE),
-            (props(i={0x11: -1}), p.CONNECT),
-            (props(i={0x11: 1 << 32}), p.CONNECT),
-            (props(s={0x1F: "x"}), p.CONNECT),
-            (props(b={0x09: b"x"}), p.CONNECT),
-            (props(s={0x1F: "\ud800"}), p.CONNACK),
-            (props(s={0x1F: "\0"}), p.CONNACK),
-            (props(s={0x1F: "x" * 65_536}), p.CONNACK),
-            (props(("a", "\0")), p.CONNACK),
-        ],
-    )
-    def test_refused(self, bag: Properties, place: int) -> None:
-        with pytest.raises(ValueError, match=r".+"):
-            pr.encode(bag, place)
+    with pytest.raises(ValueError, match=r".+"):
+        pr.encode(bag, place)
 
 
 class TestForward:

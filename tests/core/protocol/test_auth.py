@@ -44,8 +44,8 @@ class Counting(AuthMethod):
         return CountingExchange()
 
 
-def _method(name: str, data: bytes | None = None) -> Properties:
-    return bag(s={0x15: name}, b={} if data is None else {0x16: data})
+def _method(data: bytes) -> Properties:
+    return bag(s={0x15: "counting"}, b={0x16: data})
 
 
 class Proves(Counting):
@@ -105,26 +105,10 @@ class Bars(AccessControl):
 class TestAuth:
     """Exchanges of section 4.12."""
 
-    def begin(self, pace: int = 0) -> tuple[Network, Client]:
-        """A client that sent its CONNECT."""
-        network = Network(pace=pace)
-        network.router.auth_methods["counting"] = Counting()
-        client = network.idle("c")
-        client.connect(properties=_method("counting", b"0"))
-        return network, client
-
-    def say(self, client: Client, code: int, data: bytes | None, name: str = "counting") -> None:
+    def say(self, client: Client, code: int, data: bytes) -> None:
         """Send an AUTH."""
-        client.send(Auth(code, _method(name, data)))
+        client.send(Auth(code, _method(data)))
         client.network.settle()
-
-    def accepted(self) -> tuple[Network, Client]:
-        """A client that got through."""
-        network, client = self.begin()
-        self.say(client, 0x18, b"1")
-        self.say(client, 0x18, b"2")
-        assert client.connack.reason_code == 0
-        return network, client
 
     def test_a_barred_client_begins_nothing(self) -> None:
         """It learns nothing about what would be the right answer."""
@@ -132,11 +116,11 @@ class TestAuth:
         network.router.auth_methods["counting"] = Counting()
         network.router.access_control = keeper = Bars()
         client = network.idle("c")
-        assert client.connect(properties=_method("counting", b"0")).reason_code == 0x8A
+        assert client.connect(properties=_method(b"0")).reason_code == 0x8A
         assert client.got(Auth) == []
         keeper.code = 0
         client = network.idle("c")
-        client.connect(properties=_method("counting", b"no"))
+        client.connect(properties=_method(b"no"))
         assert client.connack.reason_code == 0x87
         assert keeper.refused == [("c", 0x87)]
 
@@ -145,7 +129,7 @@ class TestAuth:
         network = Network()
         network.router.auth_methods["counting"] = Counting()
         client = network.idle("c")
-        client.connect(properties=_method("counting", b"0"), max_packet=16)
+        client.connect(properties=_method(b"0"), max_packet=16)
         assert client.closed
         assert client.got(Auth) == []
         assert network.router.sessions == {}
@@ -157,7 +141,7 @@ class TestAuth:
         watches = network.router.access_control = Watches()
         client = network.idle("c")
         client.dial().protocol.origin.certificate = PeerCertificate("CN=device-1")
-        client.send(Connect("c", V5, properties=_method("counting", b"0")))
+        client.send(Connect("c", V5, properties=_method(b"0")))
         network.settle()
         for data in (b"1", b"2"):
             self.say(client, 0x18, data)
@@ -182,7 +166,7 @@ class TestAuth:
         network.router.auth_methods["counting"] = Proves("alice", "alice", "alice")
         watches = network.router.access_control = Watches()
         client = network.idle("c")
-        client.connect(properties=_method("counting", b"0"))
+        client.connect(properties=_method(b"0"))
         for data in (b"1", b"2"):
             self.say(client, 0x18, data)
         assert client.subscribe("a", "b") == [0, 0]

@@ -54,22 +54,19 @@ class TestConnack:
         assert len(set(told)) == 2
 
 
-class TestRefusals:
-    """CONNECTs that the settings do not take."""
-
-    @for_each(("version", "codes"), [(V311, (5, 3, 3)), (V5, (0x87, 0x97, 0x89))])
-    def test_room_and_names(self, version: int, codes: tuple[int, int, int]) -> None:
-        """No anonymous clients, no room for sessions, no room for connections [MQTT-3.1.4-2] [MQTT3-4.8.0-2]."""
-        changes: list[dict[str, int]] = [{"allow_anonymous": 0}, {"max_sessions": 1}, {"max_connections": 1}]
-        for change, code in zip(changes, codes, strict=True):
-            network = Network(limits(**change))
-            network.client("first", user_name="u", password=b"p")
-            client = network.idle("second", version)
-            assert client.connect().reason_code == code
-            assert client.closed
-            assert len(network.router.sessions) == 1
-            # The one that is there may come back.
-            assert network.idle("first", version).connect(user_name="u").reason_code == 0
+@for_each(("version", "codes"), [(V311, (5, 3, 3)), (V5, (0x87, 0x97, 0x89))])
+def test_room_and_names(version: int, codes: tuple[int, int, int]) -> None:
+    """No anonymous clients, no room for sessions, no room for connections [MQTT-3.1.4-2] [MQTT3-4.8.0-2]."""
+    changes: list[dict[str, int]] = [{"allow_anonymous": 0}, {"max_sessions": 1}, {"max_connections": 1}]
+    for change, code in zip(changes, codes, strict=True):
+        network = Network(limits(**change))
+        network.client("first", user_name="u", password=b"p")
+        client = network.idle("second", version)
+        assert client.connect().reason_code == code
+        assert client.closed
+        assert len(network.router.sessions) == 1
+        # The one that is there may come back.
+        assert network.idle("first", version).connect(user_name="u").reason_code == 0
 
 
 class TestGate:
@@ -141,27 +138,24 @@ class TestGate:
         assert final_packet == b"" or (final_packet[0] == 0x20 and final_packet[3] in CONNACK_REASONS - {0})
 
 
-class TestStrangers:
-    """Connections that speak something else, or another version."""
-
-    @for_each(
-        ("first", "text"),
-        [
-            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
-            # Its first bytes are those of a PUBREC that has not come whole.
-            (b"PUT /x HTTP/1.1\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
-            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "looks like TLS; this listener is plain MQTT"),
-            (b"PROXY TCP4 1.2.3.4", "looks like the PROXY protocol; this listener does not take it"),
-            (b"\r\n\r\n\x00\r\nQUIT\n", "looks like the PROXY protocol; this listener does not take it"),
-            (b"SSH-2.0-x", "looks like SSH; this listener is plain MQTT"),
-            (b"GEX", "the first packet is not CONNECT"),
-            (b"\x30", "the first packet is not CONNECT"),
-        ],
-    )
-    def test_what_it_looks_like(self, first: bytes, text: str) -> None:
-        """Ended at the first read, without an answer; the log can say what came [MQTT-3.1.0-1]."""
-        client = Network().idle("c")
-        client.dial()
-        client.raw(first)
-        protocol = client.wire.protocol
-        assert (protocol.close_cause, protocol.close_text, protocol.final_packet) == ("protocol-error", text, b"")
+@for_each(
+    ("first", "text"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
+        # Its first bytes are those of a PUBREC that has not come whole.
+        (b"PUT /x HTTP/1.1\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "looks like TLS; this listener is plain MQTT"),
+        (b"PROXY TCP4 1.2.3.4", "looks like the PROXY protocol; this listener does not take it"),
+        (b"\r\n\r\n\x00\r\nQUIT\n", "looks like the PROXY protocol; this listener does not take it"),
+        (b"SSH-2.0-x", "looks like SSH; this listener is plain MQTT"),
+        (b"GEX", "the first packet is not CONNECT"),
+        (b"\x30", "the first packet is not CONNECT"),
+    ],
+)
+def test_what_a_stranger_looks_like(first: bytes, text: str) -> None:
+    """Ended at the first read, without an answer; the log can say what came [MQTT-3.1.0-1]."""
+    client = Network().idle("c")
+    client.dial()
+    client.raw(first)
+    protocol = client.wire.protocol
+    assert (protocol.close_cause, protocol.close_text, protocol.final_packet) == ("protocol-error", text, b"")

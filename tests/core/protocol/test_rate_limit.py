@@ -17,24 +17,23 @@ from tests.support.runs import for_each
 NOW = 1_000.0
 
 
-class TestTokenBucket:
-    """A rate and a burst."""
-
-    @given(
-        rate=st.floats(0.1, 1e6),
-        burst=st.floats(1.0, 1e6),
-        steps=st.lists(st.tuples(st.floats(0.0, 10.0), st.integers(1, 100)), max_size=60),
-    )
-    def test_the_rate_holds_over_any_time(self, rate: float, burst: float, steps: list[tuple[float, int]]) -> None:
-        """Who waits when told to has never taken more than the burst, the time's worth, and one take on credit."""
-        bucket = TokenBucket(rate, burst)
-        now = NOW
-        taken = 0
-        for pause, count in steps:
-            now += pause + bucket.ready_in(now + pause)
-            assert taken <= (burst + (now - NOW) * rate) * (1 + 1e-9) + 1e-3
-            bucket.take(float(count), now)
-            taken += count
+@given(
+    rate=st.floats(0.1, 1e6),
+    burst=st.floats(1.0, 1e6),
+    steps=st.lists(st.tuples(st.floats(0.0, 10.0), st.integers(1, 100)), max_size=60),
+)
+def test_the_rate_of_a_token_bucket_holds_over_any_time(
+    rate: float, burst: float, steps: list[tuple[float, int]]
+) -> None:
+    """Who waits when told to has never taken more than the burst, the time's worth, and one take on credit."""
+    bucket = TokenBucket(rate, burst)
+    now = NOW
+    taken = 0
+    for pause, count in steps:
+        now += pause + bucket.ready_in(now + pause)
+        assert taken <= (burst + (now - NOW) * rate) * (1 + 1e-9) + 1e-3
+        bucket.take(float(count), now)
+        taken += count
 
 
 class TestPublishLimit:
@@ -150,40 +149,34 @@ class TestChannel:
         assert subscriber.payloads() == [b"new"]
 
 
-class TestLoad:
-    """An event loop that lags, and the time of a batch."""
-
-    def test_the_gate_is_not_asked(self) -> None:
-        """What it does may be the most expensive part of a connect."""
-        network = Network(limits(max_loop_lag=2))
-        access_control = Gate()
-        network.router.access_control = access_control
-        network.router.counters.totals.lag = 3.0
-        assert network.idle("c").connect().reason_code == 0x89
-        assert access_control.tickets == []
-        network.router.counters.totals.lag = 0.0
-        network.client("c")
-        assert len(access_control.tickets) == 1
+def test_the_gate_is_not_asked_where_the_loop_lags() -> None:
+    """What it does may be the most expensive part of a connect."""
+    network = Network(limits(max_loop_lag=2))
+    access_control = Gate()
+    network.router.access_control = access_control
+    network.router.counters.totals.lag = 3.0
+    assert network.idle("c").connect().reason_code == 0x89
+    assert access_control.tickets == []
+    network.router.counters.totals.lag = 0.0
+    network.client("c")
+    assert len(access_control.tickets) == 1
 
 
-class TestCrowd:
-    """What the shell found out about a connection before its CONNECT."""
-
-    @for_each(
-        ("code", "host", "accepted"),
-        [(0x97, "10.0.0.1", True), (0x97, "10.0.0.2", False), (0x9F, "10.0.0.1", False)],
-    )
-    def test_in_place_of_its_own_connection(self, code: int, host: str, accepted: bool) -> None:
-        """Over the limit of its address, a client may still take over a connection of that address."""
-        network = Network()
-        client = network.idle("c")
-        client.dial().protocol.origin.host = "10.0.0.1"
-        client.send(p.Connect("c", V5))
-        network.settle()
-        old = client.wire
-        client.dial().protocol.origin.host = host
-        client.wire.protocol.refused = code
-        client.send(p.Connect("c", V5))
-        network.settle()
-        assert client.connack.reason_code == (0 if accepted else code)
-        assert old.protocol.close_cause == ("taken-over" if accepted else "")
+@for_each(
+    ("code", "host", "accepted"),
+    [(0x97, "10.0.0.1", True), (0x97, "10.0.0.2", False), (0x9F, "10.0.0.1", False)],
+)
+def test_a_connection_in_place_of_its_own(code: int, host: str, accepted: bool) -> None:
+    """Over the limit of its address, a client may still take over a connection of that address."""
+    network = Network()
+    client = network.idle("c")
+    client.dial().protocol.origin.host = "10.0.0.1"
+    client.send(p.Connect("c", V5))
+    network.settle()
+    old = client.wire
+    client.dial().protocol.origin.host = host
+    client.wire.protocol.refused = code
+    client.send(p.Connect("c", V5))
+    network.settle()
+    assert client.connack.reason_code == (0 if accepted else code)
+    assert old.protocol.close_cause == ("taken-over" if accepted else "")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.queues.delivery import MAX_ID, MAX_KEPT_SLOTS, MIN_SLOTS, Delivery, InFlight
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.in_flight import MAX_ID, MAX_KEPT_SLOTS, MIN_SLOTS, InFlight
 from canopy_mqtt.core.queues.message import Message
 
 MESSAGE = Message(b"t", b"", 1, False, b"", 0.0, "p")

@@ -195,58 +195,54 @@ class TestTelling:
         assert lost.untold is not None
 
 
-class TestClients:
-    """Losses of a whole client, as it learns of them."""
-
-    @given(
-        steps=st.lists(
-            st.one_of(
-                st.tuples(st.integers(1, 12), st.integers(0, 1), st.sampled_from((0, 30))),
-                st.sampled_from(("thaw", "freeze", "cut", "back", "wait", "acks", "no acks")),
-            ),
-            max_size=30,
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.integers(1, 12), st.integers(0, 1), st.sampled_from((0, 30))),
+            st.sampled_from(("thaw", "freeze", "cut", "back", "wait", "acks", "no acks")),
         ),
-        policy=st.sampled_from((0, DROP_OLDEST, LATEST)),
-        max_packet=st.sampled_from((None, 80)),
-        options=st.sampled_from(([], user_wish("latest", "2"), user_wish("drop-oldest", depth="2"))),
-    )
-    @settings(max_examples=examples(80), deadline=None)
-    def test_each_loss_once(
-        self,
-        steps: list[tuple[int, int, int] | str],
-        policy: int,
-        max_packet: int | None,
-        options: list[tuple[str, str]],
-    ) -> None:
-        """Over a whole life: what was told and what is not told yet is what was lost, but for QoS 0 while away."""
-        network = Network(limits(live_messages=4, session_messages=3, queue_policy=policy))
-        publisher = network.client("p")
-        client = network.client("c", clean=False, expiry=HOUR, max_packet=max_packet, receive_maximum=2)
-        client.judge = tally = Tally()
-        tally.max_packet = max_packet or ANY_SIZE
-        ask(client, "t/#", qos=1, user=options)
-        away = 0
-        for step in steps:
-            if isinstance(step, tuple):
-                count, qos, size = step
-                burst(publisher, "t/1", numbers(count, size), qos)
-                away += count if qos == 0 and client.wire.cut else 0
-            elif step in ("thaw", "freeze"):
-                client.wire.frozen = step == "freeze"
-                network.settle()
-            elif step == "cut":
-                client.cut()
-            elif step == "back" and client.wire.cut:
-                client.connect(clean=False, expiry=HOUR, max_packet=max_packet, receive_maximum=2)
-            elif step == "wait":
-                network.advance(3)
-                network.router.sweep(network.now)
-            else:
-                client.answering = step == "acks"
-                if client.answering and not client.wire.cut:
-                    client.answer()
-        session = network.session("c")
-        untold = session.ledger.untold or [0] * len(DROP_CAUSES)
-        for cause, dropped in enumerate(dropped_by_cause(session)):
-            expected = dropped - (away if cause == DISCONNECTED else 0)
-            assert tally.told[DROP_CAUSES[cause]] + untold[cause] == expected
+        max_size=30,
+    ),
+    policy=st.sampled_from((0, DROP_OLDEST, LATEST)),
+    max_packet=st.sampled_from((None, 80)),
+    options=st.sampled_from(([], user_wish("latest", "2"), user_wish("drop-oldest", depth="2"))),
+)
+@settings(max_examples=examples(80), deadline=None)
+def test_each_loss_is_told_once(
+    steps: list[tuple[int, int, int] | str],
+    policy: int,
+    max_packet: int | None,
+    options: list[tuple[str, str]],
+) -> None:
+    """Over a whole life: what was told and what is not told yet is what was lost, but for QoS 0 while away."""
+    network = Network(limits(live_messages=4, session_messages=3, queue_policy=policy))
+    publisher = network.client("p")
+    client = network.client("c", clean=False, expiry=HOUR, max_packet=max_packet, receive_maximum=2)
+    client.judge = tally = Tally()
+    tally.max_packet = max_packet or ANY_SIZE
+    ask(client, "t/#", qos=1, user=options)
+    away = 0
+    for step in steps:
+        if isinstance(step, tuple):
+            count, qos, size = step
+            burst(publisher, "t/1", numbers(count, size), qos)
+            away += count if qos == 0 and client.wire.cut else 0
+        elif step in ("thaw", "freeze"):
+            client.wire.frozen = step == "freeze"
+            network.settle()
+        elif step == "cut":
+            client.cut()
+        elif step == "back" and client.wire.cut:
+            client.connect(clean=False, expiry=HOUR, max_packet=max_packet, receive_maximum=2)
+        elif step == "wait":
+            network.advance(3)
+            network.router.sweep(network.now)
+        else:
+            client.answering = step == "acks"
+            if client.answering and not client.wire.cut:
+                client.answer()
+    session = network.session("c")
+    untold = session.ledger.untold or [0] * len(DROP_CAUSES)
+    for cause, dropped in enumerate(dropped_by_cause(session)):
+        expected = dropped - (away if cause == DISCONNECTED else 0)
+        assert tally.told[DROP_CAUSES[cause]] + untold[cause] == expected

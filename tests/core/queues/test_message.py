@@ -13,7 +13,8 @@ from mypy_extensions import i32
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import V5, V311, Publish
 from canopy_mqtt.core.codec.properties import encode_forward
-from canopy_mqtt.core.queues.delivery import Delivery, InFlight
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.in_flight import InFlight
 from canopy_mqtt.core.queues.message import Message
 
 FORWARD = encode_forward(1, "text/plain", "a/b", b"\x01\x02", [("k", "v"), ("k", "w")])

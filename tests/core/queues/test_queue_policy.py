@@ -22,7 +22,6 @@ from tests.support.runs import examples
 TOPICS = ("t/a", "t/b", "t/c", "t/d")
 HOUR = 3_600
 
-policies = st.sampled_from((DROP_NEWEST, DROP_OLDEST))
 versions = st.sampled_from(VERSIONS)
 
 
@@ -85,63 +84,60 @@ def arrived(client: Client) -> list[tuple[str, bytes]]:
     return [(packet.topic.decode(), packet.payload) for packet in client.take()]
 
 
-class TestSessionQueue:
+@given(
+    policy=st.sampled_from((DROP_NEWEST, DROP_OLDEST, LATEST)),
+    max_messages=st.sampled_from((0, 1, 3, 10)),
+    max_bytes=st.sampled_from((0, 0, OVERHEAD + 56, 6 * OVERHEAD, 15 * OVERHEAD)),
+    online=st.booleans(),
+    messages=st.lists(
+        st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, 0, 0, 50, 500)), st.integers(1, 2)), max_size=30
+    ),
+    receiver=versions,
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_a_session_queue_against_the_model(
+    policy: int,
+    max_messages: int,
+    max_bytes: int,
+    online: bool,
+    messages: list[tuple[str, int, int]],
+    receiver: int,
+) -> None:
     """QoS 1 and 2 to a client that is away, or does not acknowledge."""
-
-    @given(
-        policy=st.sampled_from((DROP_NEWEST, DROP_OLDEST, LATEST)),
-        max_messages=st.sampled_from((0, 1, 3, 10)),
-        max_bytes=st.sampled_from((0, 0, OVERHEAD + 56, 6 * OVERHEAD, 15 * OVERHEAD)),
-        online=st.booleans(),
-        messages=st.lists(
-            st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, 0, 0, 50, 500)), st.integers(1, 2)), max_size=30
-        ),
-        receiver=versions,
+    if policy == LATEST:
+        # What happens to a newer one that is too large for the place is another test's.
+        messages = [(topic, 0, qos) for topic, _, qos in messages]
+    network = Network(
+        limits(queue_policy=policy, session_messages=max_messages, session_bytes=max_bytes, max_inflight=1)
     )
-    @settings(max_examples=examples(150), deadline=None)
-    def test_against_the_model(
-        self,
-        policy: int,
-        max_messages: int,
-        max_bytes: int,
-        online: bool,
-        messages: list[tuple[str, int, int]],
-        receiver: int,
-    ) -> None:
-        if policy == LATEST:
-            # What happens to a newer one that is too large for the place is another test's.
-            messages = [(topic, 0, qos) for topic, _, qos in messages]
-        network = Network(
-            limits(queue_policy=policy, session_messages=max_messages, session_bytes=max_bytes, max_inflight=1)
-        )
-        publisher = network.client("p")
-        client = network.client("c", receiver, clean=False, expiry=HOUR if receiver == V5 else None)
-        client.subscribe("t/#", qos=2)
-        if online:
-            client.answering = False
-            publisher.publish("t/first", b"", 1)
-            assert arrived(client) == [("t/first", b"")]
-        else:
-            client.cut()
-        model = Queue(policy, max_messages, max_bytes, 3 + OVERHEAD)
-        for number, (topic, size, qos) in enumerate(messages):
-            payload = b"%04d" % number + b"x" * size
-            publisher.publish(topic, payload, qos)
-            model.offer(topic, payload)
-        expected = model.lost
-        if online and policy != DROP_OLDEST:
-            # It reads, and does not acknowledge; but for what is larger than the queue.
-            full = expected.pop("full-messages", 0) + expected.pop("full-bytes", 0)
-            expected["no-quota"], expected["full-bytes"] = full - model.oversize, model.oversize
-        same_losses(losses(network.session("c")), expected)
-        check(network, network.router.sessions.values())
-        client.answering = True
-        if online:
-            client.answer()
-        else:
-            client.connect(clean=False, expiry=HOUR if receiver == V5 else None)
-        network.settle()
-        assert arrived(client) == model.waiting
+    publisher = network.client("p")
+    client = network.client("c", receiver, clean=False, expiry=HOUR if receiver == V5 else None)
+    client.subscribe("t/#", qos=2)
+    if online:
+        client.answering = False
+        publisher.publish("t/first", b"", 1)
+        assert arrived(client) == [("t/first", b"")]
+    else:
+        client.cut()
+    model = Queue(policy, max_messages, max_bytes, 3 + OVERHEAD)
+    for number, (topic, size, qos) in enumerate(messages):
+        payload = b"%04d" % number + b"x" * size
+        publisher.publish(topic, payload, qos)
+        model.offer(topic, payload)
+    expected = model.lost
+    if online and policy != DROP_OLDEST:
+        # It reads, and does not acknowledge; but for what is larger than the queue.
+        full = expected.pop("full-messages", 0) + expected.pop("full-bytes", 0)
+        expected["no-quota"], expected["full-bytes"] = full - model.oversize, model.oversize
+    same_losses(losses(network.session("c")), expected)
+    check(network, network.router.sessions.values())
+    client.answering = True
+    if online:
+        client.answer()
+    else:
+        client.connect(clean=False, expiry=HOUR if receiver == V5 else None)
+    network.settle()
+    assert arrived(client) == model.waiting
 
 
 class TestLatest:
@@ -194,24 +190,21 @@ class TestLatest:
         assert losses(client.session) == {"replaced-by-latest": 3}
 
 
-class TestDisconnect:
-    """A client whose queue runs over is told and disconnected."""
-
-    def test_from_a_shared_subscription(self) -> None:
-        """What it did not finish goes to another member (section 4.8.2)."""
-        network = Network(limits(max_inflight=1))
-        publisher = network.client("p")
-        slow, quick = network.client("slow", clean=False, expiry=HOUR), network.client("quick")
-        slow.judge.enabled = quick.judge.enabled = False
-        ask(slow, "$share/g/t", qos=1, user=user_wish("disconnect", depth="2"))
-        slow.answering = False
-        sent = numbers(4)
-        for payload in sent:
-            publisher.publish("t", payload, 1)
-        assert slow.wire.protocol.close_cause == QUEUE_FULL
-        assert quick.subscribe("$share/g/t", qos=1) == [1]
-        slow.connect(clean=False, expiry=HOUR)
-        slow.cut()
-        network.settle()
-        assert set(quick.payloads()) == set(sent[:3])
-        check(network, network.router.sessions.values())
+def test_a_full_queue_of_a_shared_subscription_disconnects() -> None:
+    """What it did not finish goes to another member (section 4.8.2)."""
+    network = Network(limits(max_inflight=1))
+    publisher = network.client("p")
+    slow, quick = network.client("slow", clean=False, expiry=HOUR), network.client("quick")
+    slow.judge.enabled = quick.judge.enabled = False
+    ask(slow, "$share/g/t", qos=1, user=user_wish("disconnect", depth="2"))
+    slow.answering = False
+    sent = numbers(4)
+    for payload in sent:
+        publisher.publish("t", payload, 1)
+    assert slow.wire.protocol.close_cause == QUEUE_FULL
+    assert quick.subscribe("$share/g/t", qos=1) == [1]
+    slow.connect(clean=False, expiry=HOUR)
+    slow.cut()
+    network.settle()
+    assert set(quick.payloads()) == set(sent[:3])
+    check(network, network.router.sessions.values())

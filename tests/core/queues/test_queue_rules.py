@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.topic_names import covers
-from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.jobs import TERMS_WORK, TURN_WORK
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queue_totals import UNLIMITED
 from canopy_mqtt.core.queues.queue_terms import (
     DISCONNECT,
     DROP_NEWEST,

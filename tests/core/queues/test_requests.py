@@ -60,20 +60,17 @@ def open_requests(network: Network) -> int:
     return count
 
 
-class TestAtOnce:
-    """What needs no waiting is acknowledged as ever."""
-
-    def test_a_link_at_qos_0_with_terms(self) -> None:
-        """The same where deliveries of QoS 0 wait as such, and newer ones take their place."""
-        network = Network(limits(queue_policy=LATEST))
-        below, publisher = link(network, qos=0), network.client("p")
-        below.wire.frozen = True
-        packets = [ask(publisher) for _ in range(3)]
-        assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
-        assert open_requests(network) == 0
-        below.wire.frozen = False
-        network.settle()
-        assert len(below.take()) == 1
+def test_a_link_at_qos_0_with_terms() -> None:
+    """The same where deliveries of QoS 0 wait as such, and newer ones take their place."""
+    network = Network(limits(queue_policy=LATEST))
+    below, publisher = link(network, qos=0), network.client("p")
+    below.wire.frozen = True
+    packets = [ask(publisher) for _ in range(3)]
+    assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
+    assert open_requests(network) == 0
+    below.wire.frozen = False
+    network.settle()
+    assert len(below.take()) == 1
 
 
 class TestEnds:

@@ -16,7 +16,7 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.node_messages import Mark, NodeMessage
 from canopy_mqtt.core.routing.nodes import ALL_CLEARED, ALL_RETAINED, NODES, NodeSession
-from canopy_mqtt.core.routing.retained import RetainedMessage
+from canopy_mqtt.core.routing.retained_shares import RetainedMessage
 from canopy_mqtt.core.routing.router import Router
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts

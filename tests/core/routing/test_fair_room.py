@@ -13,7 +13,7 @@ from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.routing.retained import RetainedMessage, account_name
+from canopy_mqtt.core.routing.retained_shares import RetainedMessage, account_name
 from canopy_mqtt.core.routing.session_table import lacking_session_room
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts

@@ -8,10 +8,10 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.fanout import MAX_MEMBERS_TRIED
 from canopy_mqtt.core.routing.peers import PeerDisconnected
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.subscription import Recipient, SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import Recipient, SharedGroup
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
-from tests.support.sessions import any_session, members
+from tests.support.sessions import members
 
 MANY = 2_000
 
@@ -21,21 +21,14 @@ def message(topic: bytes = b"t", qos: int = 0) -> Message:
     return Message(topic, b"x", qos, False, b"", 0.0, "")
 
 
-def subscription(identifier: int = 0, qos: int = 0, no_local: bool = False, as_published: bool = False) -> Subscription:
-    return Subscription(any_session(), "t", qos, no_local, as_published, 0, identifier)
+def test_there_are_two_kinds_of_recipients_at_most() -> None:
+    """More would make each check of a receiver's type walk its base classes."""
+    assert len(Recipient.__subclasses__()) == 2
+    assert not any(kind.__subclasses__() for kind in Recipient.__subclasses__())
 
 
-class TestMerge:
-    """One session's share."""
-
-    def test_at_most_two_kinds(self) -> None:
-        """More would make each check of a receiver's type walk its base classes."""
-        assert len(Recipient.__subclasses__()) == 2
-        assert not any(kind.__subclasses__() for kind in Recipient.__subclasses__())
-
-
-def group_of(network: Network, name: str = "$share/g/t") -> SharedGroup:
-    entry = network.router.trie.find(name.split("/", 2)[2])
+def group_of(network: Network) -> SharedGroup:
+    entry = network.router.trie.find("t")
     assert entry is not None
     return entry.groups["g"]
 

@@ -95,24 +95,22 @@ class TestPublish:
         assert len(reader.payloads()) == 5
 
 
-class TestBursts:
+def test_a_burst_stays_in_one_piece() -> None:
     """Runs of publishes side by side."""
-
-    def test_they_stay_in_one_piece(self) -> None:
-        network, rules = ruled()
-        reader, writer = network.client("r"), network.client("w")
-        reader.subscribe("t/#")
-        for topic in ("t/1", "t/2"):
-            burst(writer, topic, 2)
-        send_buffer = network.session("r").send_buffer
-        assert send_buffer is not None
-        reader.wire.frozen = True
-        for number in range(60):
-            writer.post(f"t/{number % 2 + 1}", b"x")
-        network.settle()
-        assert send_buffer.messages == 60
-        assert len(send_buffer.take_batch(1 << 20, network.now)) == 1
-        assert rules.publishes == 4
+    network, rules = ruled()
+    reader, writer = network.client("r"), network.client("w")
+    reader.subscribe("t/#")
+    for topic in ("t/1", "t/2"):
+        burst(writer, topic, 2)
+    send_buffer = network.session("r").send_buffer
+    assert send_buffer is not None
+    reader.wire.frozen = True
+    for number in range(60):
+        writer.post(f"t/{number % 2 + 1}", b"x")
+    network.settle()
+    assert send_buffer.messages == 60
+    assert len(send_buffer.take_batch(1 << 20, network.now)) == 1
+    assert rules.publishes == 4
 
 
 class TestDeliveries:
@@ -167,42 +165,40 @@ class TestDeliveries:
         assert (rules.publishes, rules.receives) == (5, 4)
 
 
-class TestSharedSubscriptions:
-    def test_what_is_left_behind_goes_to_one_who_may_have_it(self) -> None:
-        network, rules = ruled()
-        writer = network.client("w")
-        leaving, barred = network.client("leaving"), network.client("barred")
-        leaving.answering = False
-        leaving.subscribe("$share/g/t", qos=1)
-        writer.publish("t", b"x", 1)
-        barred.subscribe("$share/g/t", qos=1)
-        rules.no_receive.add(("barred", "t"))
-        leaving.disconnect()
-        assert barred.payloads() == []
-        assert total_ledger(network.router.sessions.values()) == []
+def test_what_a_member_leaves_behind_goes_to_one_who_may_have_it() -> None:
+    network, rules = ruled()
+    writer = network.client("w")
+    leaving, barred = network.client("leaving"), network.client("barred")
+    leaving.answering = False
+    leaving.subscribe("$share/g/t", qos=1)
+    writer.publish("t", b"x", 1)
+    barred.subscribe("$share/g/t", qos=1)
+    rules.no_receive.add(("barred", "t"))
+    leaving.disconnect()
+    assert barred.payloads() == []
+    assert total_ledger(network.router.sessions.values()) == []
 
 
-class TestRetained:
-    def test_a_turn_counts_what_was_asked(self) -> None:
-        """However many there are that the subscriber may not have."""
-        network, rules = ruled()
-        rules.ask_work = 640
-        writer = network.client("w")
-        for number in range(300):
-            writer.publish(f"t/{number}", b"x", 0, retain=True)
-            rules.no_receive.add(("r", f"t/{number}"))
-        reader = network.client("r")
-        rules.receives = 0
-        most = 0
-        reader.send(p.Subscribe(1, [p.SubscriptionRequest("#", 0)]))
-        reader.wire.to_channel()
-        session = network.session("r")
-        while session.streams is not None:
-            before = rules.receives
-            session.refill(network.now)
-            most = max(most, rules.receives - before)
-        assert rules.receives == 300
-        assert most <= 256 // 40 + 1
+def test_a_turn_of_retained_messages_counts_what_was_asked() -> None:
+    """However many there are that the subscriber may not have."""
+    network, rules = ruled()
+    rules.ask_work = 640
+    writer = network.client("w")
+    for number in range(300):
+        writer.publish(f"t/{number}", b"x", 0, retain=True)
+        rules.no_receive.add(("r", f"t/{number}"))
+    reader = network.client("r")
+    rules.receives = 0
+    most = 0
+    reader.send(p.Subscribe(1, [p.SubscriptionRequest("#", 0)]))
+    reader.wire.to_channel()
+    session = network.session("r")
+    while session.streams is not None:
+        before = rules.receives
+        session.refill(network.now)
+        most = max(most, rules.receives - before)
+    assert rules.receives == 300
+    assert most <= 256 // 40 + 1
 
 
 class TestWaiting:
@@ -287,11 +283,10 @@ class TestWaiting:
         assert reader.session.fast_path
 
 
-class TestWills:
-    def test_one_that_is_forbidden_at_once(self) -> None:
-        network, rules = ruled()
-        rules.no_publish.add(("a", "t"))
-        assert network.idle("a").connect(will=Will("t", b"x")).reason_code == 0x87
+def test_a_will_that_is_forbidden_at_once() -> None:
+    network, rules = ruled()
+    rules.no_publish.add(("a", "t"))
+    assert network.idle("a").connect(will=Will("t", b"x")).reason_code == 0x87
 
 
 class Users(AccessControl):

@@ -44,8 +44,8 @@ def crowd(network: Network, count: int, connected: bool) -> None:
     router.peers.drain(router, network.now)
 
 
-def secrets(steady: bool = True) -> tuple[Network, Secret]:
-    network, rules = Network(), Secret(steady)
+def secrets() -> tuple[Network, Secret]:
+    network, rules = Network(), Secret()
     network.router.access_control = rules
     return network, rules
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.recipients import MAX_MENDED_SESSIONS, NO_FILTERS, PLACE_WEIGHT, refresh
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
@@ -20,10 +19,6 @@ from tests.support.runs import examples
 
 TOPIC = b"a/b"
 FILTERS = ("a/b", "a/+", "+/b", "#", "a/#", "+/+")
-
-
-def publish(router: Router) -> None:
-    router.publish(Message(TOPIC, b"x", 0, False, b"", 0.0, ""), None)
 
 
 def route_of(router: Router) -> Route:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.retained import RETAINED_BYTES
+from canopy_mqtt.core.routing.retained_shares import RETAINED_BYTES
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import Network, limits

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from canopy_mqtt.core.causes import NOT_ALLOWED
 from canopy_mqtt.core.codec.packets import NEVER, V5, V311, Will
+from canopy_mqtt.core.queues.message import Message
 from tests.core.harness import Client, Network, limits
+from tests.core.recount import check_accounts
 from tests.support.runs import for_each
 
 QUOTA_EXCEEDED = 0x97
@@ -97,6 +99,33 @@ def test_wills_and_names_are_bounded(version: int, refused: int) -> None:
     # Who is there may come again.
     assert network.idle("c0", version).connect(will=Will("w", b"y" * 60_000), user_name="u" * 30_000).reason_code == 0
     assert network.router.session_table.bytes <= 500_000
+
+
+def test_wills_that_wait_for_their_turn_are_bounded() -> None:
+    """A client that comes and dies again and again, while a message is on its way to very many, is refused in the end.
+
+    None of the wills that were taken is lost.
+    """
+    network = Network(limits(max_session_bytes=500_000))
+    router = network.router
+    readers = [network.client(name) for name in "ab"]
+    for reader in readers:
+        reader.subscribe("t", qos=1)
+    before = router.session_table.bytes
+    router.fanout.at_once = 1
+    router.publish(Message(b"t", b"first", 1, False, b"", 0.0, ""), None)
+    accepted = 0
+    for _ in range(20):
+        client = network.idle("c")
+        client.connect(will=Will("t", b"x" * 60_000), settle=False)
+        client.wire.to_channel()
+        accepted += client.wire.protocol.accepted
+        client.wire.lose()
+    assert 3 <= accepted == len(router.wills.line) < 9
+    check_accounts(router)
+    network.settle()
+    assert [len(reader.inbox) for reader in readers] == [1 + accepted] * 2
+    assert router.session_table.bytes == before
 
 
 def test_publishes_that_are_not_released_are_bounded() -> None:

@@ -10,7 +10,8 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import LATEST, QueueRule
 from canopy_mqtt.core.routing.share_queues import MAX_MADE
 from canopy_mqtt.core.routing.unfinished import AT_ONCE
-from canopy_mqtt.core.session.session import MESSAGE_ROOM, Session
+from canopy_mqtt.core.session.client_account import MESSAGE_ROOM
+from canopy_mqtt.core.session.session import Session
 from tests.core.harness import Client, Network, limits
 from tests.core.routing.test_share_queues import HOUR, SHARED, away, back, durable, ledgers, numbers, publish
 from tests.support.losses import dropped_by_cause

@@ -83,8 +83,6 @@ def test_a_rule_about_its_filter_holds() -> None:
     assert numbers(member) == [3]
 
 
-# -- clients that take no large messages ------------------------------------------------------------------------------
-
 # -- members that leave ------------------------------------------------------------------------------------------------
 
 

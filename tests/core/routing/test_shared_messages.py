@@ -49,16 +49,14 @@ def test_no_answer_says_that_there_are_no_subscribers() -> None:
     assert answers(sender, PUBACK) == answers(sender, PUBREC) == [SUCCESS]
 
 
-def test_qos_0_is_not_kept() -> None:
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_is_kept_of_a_message(qos: int, durable: bool) -> None:
+    """A durable publisher is named, for No Local; its publishes of QoS 2 have their identifiers, too."""
     net = SharedNetwork()
-    net.client("p").publish("a", b"x", 0)
-    assert kept(net) == []
-
-
-def test_a_durable_publisher_is_named_for_no_local() -> None:
-    net = SharedNetwork()
-    net.durable("p").publish("a", b"x", 1)
-    assert kept(net) == [(b"x", "p", 0)]
+    packet = (net.durable("p") if durable else net.client("p")).publish("a", b"x", qos)
+    expected = (b"x", "p" if durable else None, packet.packet_id if durable and qos == 2 else 0)
+    assert kept(net) == [expected][: qos and 1]
 
 
 def test_each_publish_of_qos_2_of_a_durable_session_is_kept_with_its_identifier() -> None:
@@ -89,12 +87,6 @@ def test_a_publish_of_qos_2_of_a_durable_session_is_live_when_the_store_has_it()
     assert [each.payload for each in watcher.inbox] == [b"y"]
     assert [net.router.retained_store.tree.get(topic) is None for topic in "ab"] == [True, False]
     assert len(net.store.kept) == 2
-
-
-def test_a_publish_of_qos_2_of_a_clean_session_has_no_identifier() -> None:
-    net = SharedNetwork()
-    net.client("p").publish("a", b"x", 2)
-    assert kept(net) == [(b"x", None, 0)]
 
 
 def test_a_message_to_very_many_is_kept_before_they_have_it() -> None:

@@ -12,7 +12,8 @@ from canopy_mqtt.core.codec.reason_codes import QUOTA_EXCEEDED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import QueueRule
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.session.session import MESSAGE_ROOM, Session
+from canopy_mqtt.core.session.client_account import MESSAGE_ROOM
+from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core_limits import limits as core_limits
 from canopy_mqtt.settings import Settings
 from tests.core.harness import Client, Network

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from canopy_mqtt.core.codec.packets import NEVER, Connect
-from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
+from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from tests.core.harness import Client, Network, limits
+from tests.core.routing.test_fair_room import Door
 from tests.support.runs import for_each
 
 
-class Rules(AccessControl):
+class Rules(Door):
     """Vouches for user names, and lets all publish but those who are named by identifier, user or address."""
-
-    epoch = 0
 
     def __init__(self) -> None:
         self.barred: set[str] = set()
         self.asked: list[tuple[str, str | None, str]] = []
-
-    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
-        del origin
-        authenticator = "" if connect.user_name is None else "users"
-        ticket.principal = Principal(connect.user_name, authenticator=authenticator, groups=("g",))
-        return 0
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
         del topic, qos, retain

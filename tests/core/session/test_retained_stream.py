@@ -63,46 +63,25 @@ def test_too_large_ones_do_not_stop_the_rest() -> None:
     assert total_ledger([subscriber.session]) == []
 
 
-class TestMeanwhile:
-    """Things that happen while a stream is under way: the receiver stops reading after the first few."""
-
-    @pytest.fixture
-    def started(self) -> tuple[Network, Client, Client]:
-        """A receiver in the middle of 500 retained messages, with room for four."""
-        network, publisher = filled(500, live_messages=8, max_inflight=100)
-        subscriber = network.idle("s")
-        subscriber.connect(clean=False, expiry=1_000)
-        self.begin(network, subscriber, qos=1)
-        return network, publisher, subscriber
-
-    @staticmethod
-    def begin(network: Network, subscriber: Client, qos: int) -> None:
-        """Subscribe, and read only the beginning."""
-        subscriber.send(_subscribe(subscriber, Request("r/#", qos)))
+def test_a_topic_that_becomes_retained_during_the_stream_comes_once_at_least() -> None:
+    """As a live message, amid 500 retained ones of which the receiver has read the first few."""
+    network, publisher = filled(500, live_messages=8, max_inflight=100)
+    subscriber = network.client("s")
+    subscriber.send(_subscribe(subscriber, Request("r/#", 1)))
+    subscriber.wire.to_channel()
+    for _ in range(10):
+        subscriber.wire.flush(1)
+        subscriber.wire.to_client()
         subscriber.wire.to_channel()
-        for _ in range(10):
-            subscriber.wire.flush(1)
-            subscriber.wire.to_client()
-            subscriber.wire.to_channel()
-        subscriber.wire.frozen = True
-        network.settle()
-        assert subscriber.session.streams is not None
-        assert 0 < len(subscriber.inbox) < 400
-
-    @staticmethod
-    def go_on(network: Network, subscriber: Client) -> None:
-        """Read the rest."""
-        subscriber.wire.frozen = False
-        network.settle()
-        assert subscriber.session.streams is None
-        assert total_ledger([subscriber.session]) == []
-
-    def test_new_topics(self, started: tuple[Network, Client, Client]) -> None:
-        """A topic that becomes retained during the stream comes once as a live message at least."""
-        network, publisher, subscriber = started
-        publisher.publish("r/500", b"500", 1, retain=True)
-        self.go_on(network, subscriber)
-        assert {int(packet.payload) for packet in subscriber.take()} == set(range(501))
+    subscriber.wire.frozen = True
+    network.settle()
+    assert 0 < len(subscriber.inbox) < 400
+    publisher.publish("r/500", b"500", 1, retain=True)
+    subscriber.wire.frozen = False
+    network.settle()
+    assert subscriber.session.streams is None
+    assert {int(packet.payload) for packet in subscriber.take()} == set(range(501))
+    assert total_ledger([subscriber.session]) == []
 
 
 @pytest.mark.parametrize("clear", [False, True])

@@ -44,7 +44,7 @@ def counted(network: Network) -> Sessions:
     return sessions
 
 
-def receivers(network: Network, fills: list[int], away: bool = False, size: int = 0) -> list[Client]:
+def receivers(network: Network, fills: list[int], away: bool = False) -> list[Client]:
     """Clients that do not read, or are away, with so many messages waiting for each."""
     publisher = network.client("filler")
     made = []
@@ -57,7 +57,7 @@ def receivers(network: Network, fills: list[int], away: bool = False, size: int 
         else:
             client.wire.frozen = True
         # One read each: what came in one piece to an empty queue is on its way, and gives nothing.
-        for payload in numbers(fill, size):
+        for payload in numbers(fill):
             publisher.publish(f"own/{number}", payload, 1 if away else 0)
         made.append(client)
     return made
@@ -77,86 +77,66 @@ def is_level(before: list[int], after: list[int]) -> bool:
     return not gave or max(after) <= min(gave) + 1
 
 
-class TestLevel:
+@given(
+    fills=st.lists(st.one_of(st.just(0), st.integers(2, 30)), min_size=1, max_size=6),
+    away=st.booleans(),
+    arriving=st.integers(1, 5),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_the_fullest_give_first_down_to_a_common_level(fills: list[int], away: bool, arriving: int) -> None:
     """The fullest give first, down to a common level."""
-
-    @given(
-        fills=st.lists(st.one_of(st.just(0), st.integers(2, 30)), min_size=1, max_size=6),
-        away=st.booleans(),
-        arriving=st.integers(1, 5),
-    )
-    @settings(max_examples=examples(60), deadline=None)
-    def test_messages(self, fills: list[int], away: bool, arriving: int) -> None:
-        network = Network()
-        clients = receivers(network, fills, away)
-        totals = network.router.counters.totals
-        totals.max_messages = totals.messages or 1
-        publisher = network.client("p")
-        newcomer = network.client("new")
-        newcomer.subscribe("new")
-        newcomer.wire.frozen = True
-        # The first is let through in any case.
-        publisher.publish("new", b"")
-        before = [waiting(network, client) for client in clients]
-        assert before == fills
-        beyond = totals.messages + arriving - totals.max_messages
-        for payload in numbers(arriving):
-            publisher.publish("new", payload)
-        after = [waiting(network, client) for client in clients]
-        assert is_level(before, after)
-        assert totals.messages <= totals.max_messages + 1
-        assert waiting(network, newcomer) + sum(losses(newcomer.session).values()) == arriving + 1
-        check(network, network.router.sessions.values())
-        lost = sum(sum(losses(network.session(client.client_id)).values()) for client in clients)
-        assert sum(before) - sum(after) == lost
-        # Who gave, gave for what came, and a little ahead: at most one look for each message, and one message of each
-        # for the sake of a level.
-        assert lost <= max(0, beyond) * (2 + totals.max_messages // PART + len(fills))
-        for client in clients:
-            assert set(losses(network.session(client.client_id))) <= {"global"}
+    network = Network()
+    clients = receivers(network, fills, away)
+    totals = network.router.counters.totals
+    totals.max_messages = totals.messages or 1
+    publisher = network.client("p")
+    newcomer = network.client("new")
+    newcomer.subscribe("new")
+    newcomer.wire.frozen = True
+    # The first is let through in any case.
+    publisher.publish("new", b"")
+    before = [waiting(network, client) for client in clients]
+    assert before == fills
+    beyond = totals.messages + arriving - totals.max_messages
+    for payload in numbers(arriving):
+        publisher.publish("new", payload)
+    after = [waiting(network, client) for client in clients]
+    assert is_level(before, after)
+    assert totals.messages <= totals.max_messages + 1
+    assert waiting(network, newcomer) + sum(losses(newcomer.session).values()) == arriving + 1
+    check(network, network.router.sessions.values())
+    lost = sum(sum(losses(network.session(client.client_id)).values()) for client in clients)
+    assert sum(before) - sum(after) == lost
+    # Who gave, gave for what came, and a little ahead: at most one look for each message, and one message of each
+    # for the sake of a level.
+    assert lost <= max(0, beyond) * (2 + totals.max_messages // PART + len(fills))
+    for client in clients:
+        assert set(losses(network.session(client.client_id))) <= {"global"}
 
 
-class TestInFlight:
-    """What is in flight is not touched."""
-
-    def stuck(self, bound: int) -> tuple[Network, Client, list[Client]]:
-        """All there is room for is in flight, one message each to clients that do not acknowledge."""
-        network = Network(limits(total_messages=bound))
-        publisher = network.client("p")
-        clients = []
-        for number in range(bound):
-            client = network.client(f"c{number}", clean=False, expiry=HOUR)
-            client.subscribe(f"t/{number}", qos=2)
-            client.subscribe("all", qos=1)
-            client.answering = False
-            publisher.publish(f"t/{number}", b"", 2)
-            assert len(client.take()) == 1
-            clients.append(client)
-        return network, publisher, clients
-
-    def test_no_more_than_half(self) -> None:
-        """To clients that read and do not acknowledge: the rest waits where it can be shed."""
-        network = Network(limits(total_messages=40))
-        publisher = network.client("p")
-        clients = [network.client(f"c{number}", receive_maximum=100) for number in range(3)]
-        for client in clients:
-            client.subscribe("t", qos=1)
-            client.answering = False
-        for payload in numbers(30):
-            publisher.publish("t", payload, 1)
-        totals = network.router.counters.totals
-        assert totals.inflight <= 20 + len(clients)
-        assert totals.messages <= 40 + len(clients)
-        check(network, network.router.sessions.values())
-        for client in clients:
-            client.answering = True
-            client.answer()
-        for client in clients:
-            got = client.payloads()
-            assert got == sorted(got)
-            assert got[-1:] == numbers(30)[-1:]
-            assert len(got) + losses(client.session)["global"] == 30
-        assert totals.messages == 0
+def test_no_more_than_half_is_in_flight() -> None:
+    """To clients that read and do not acknowledge: the rest waits where it can be shed."""
+    network = Network(limits(total_messages=40))
+    publisher = network.client("p")
+    clients = [network.client(f"c{number}", receive_maximum=100) for number in range(3)]
+    for client in clients:
+        client.subscribe("t", qos=1)
+        client.answering = False
+    for payload in numbers(30):
+        publisher.publish("t", payload, 1)
+    totals = network.router.counters.totals
+    assert totals.inflight <= 20 + len(clients)
+    assert totals.messages <= 40 + len(clients)
+    check(network, network.router.sessions.values())
+    for client in clients:
+        client.answering = True
+        client.answer()
+    for client in clients:
+        got = client.payloads()
+        assert got == sorted(got)
+        assert got[-1:] == numbers(30)[-1:]
+        assert len(got) + losses(client.session)["global"] == 30
+    assert totals.messages == 0
 
 
 class TestCost:
@@ -376,21 +356,18 @@ class TestCost:
         check(network, network.router.sessions.values())
 
 
-class TestRetained:
-    """Retained messages are read at the receiver's pace, also when all queues together are full."""
-
-    @pytest.mark.parametrize("qos", [0, 1])
-    def test_a_stream_goes_on(self, qos: int) -> None:
-        """One at a time, beyond the bound; all arrive, and nobody gives for it."""
-        network = Network(limits(total_messages=6))
-        publisher = network.client("p")
-        for number in range(12):
-            publisher.publish(f"r/{number}", b"retained", qos, retain=True)
-        [full] = receivers(network, [6])
-        reader = network.client("reader")
-        reader.subscribe("r/#", qos=qos)
-        assert len(reader.take()) == 12
-        assert waiting(network, full) == 6
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_stream_of_retained_messages_goes_on(qos: int) -> None:
+    """One at a time, beyond the bound; all arrive, and nobody gives for it."""
+    network = Network(limits(total_messages=6))
+    publisher = network.client("p")
+    for number in range(12):
+        publisher.publish(f"r/{number}", b"retained", qos, retain=True)
+    [full] = receivers(network, [6])
+    reader = network.client("reader")
+    reader.subscribe("r/#", qos=qos)
+    assert len(reader.take()) == 12
+    assert waiting(network, full) == 6
 
 
 def test_who_has_nothing_waiting_gets_the_next_message_in_any_case() -> None:

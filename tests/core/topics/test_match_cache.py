@@ -54,9 +54,6 @@ def names(route: Route) -> list[str]:
     return sorted(entry.topic_filter for entry in route.entries)
 
 
-# Remembering.
-
-
 # What changes a route.
 
 

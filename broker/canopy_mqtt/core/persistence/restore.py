@@ -34,8 +34,9 @@ from canopy_mqtt.core.queues.disk_queue import UNBOUNDED, Page
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.bridge_states import announced
 from canopy_mqtt.core.routing.links import UPLINKS
-from canopy_mqtt.core.routing.nodes import group_of, new_session
+from canopy_mqtt.core.routing.nodes import new_session
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.share_homes import group_of
 from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription

@@ -17,7 +17,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import ack
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack
 from canopy_mqtt.core.codec.reason_codes import ProtocolViolation, ReceiveMaximumExceeded, Refused
-from canopy_mqtt.core.counters import UNLIMITED
+from canopy_mqtt.core.queue_totals import UNLIMITED
 from canopy_mqtt.core.queues.held import HeldAnswers, send_promise
 from canopy_mqtt.core.queues.requests import Request, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import uncounted_pubcomp

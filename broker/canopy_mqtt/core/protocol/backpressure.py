@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.counters import PublisherHolder, QueueTotals
+from canopy_mqtt.core.queue_totals import PublisherHolder, QueueTotals
 from canopy_mqtt.core.queues.message_queue import MessageQueue
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session

@@ -40,7 +40,8 @@ from canopy_mqtt.core.principal import Principal, network
 from canopy_mqtt.core.protocol import acknowledge, control_packets, identity, phases, publish, subscribe
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED
-from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
+from canopy_mqtt.core.queues.in_flight import MAX_ID
+from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
 from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL
@@ -443,13 +444,13 @@ def _open_session(
     max_aliases = min(limits.topic_alias_outbound, integers.get(TOPIC_ALIAS_MAXIMUM, 0))  # [MQTT-3.1.2-26]
     if max_aliases > 0 or mount:
         send_buffer.name_topics(OutgoingTopics(max_aliases, mount.encode()))
-    window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, MAX_ID))  # [MQTT-3.3.4-9]
+    send_quota = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, MAX_ID))  # [MQTT-3.3.4-9]
     session, present = router.connect(
         client_id,
         clean,
         send_buffer,
         connect.version,
-        window,
+        send_quota,
         send_buffer.topics is None,
         now,
         principal,

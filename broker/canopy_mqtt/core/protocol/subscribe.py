@@ -44,9 +44,9 @@ from canopy_mqtt.core.queues.queue_terms import (
     read_options,
 )
 from canopy_mqtt.core.refusals import MOUNT, STORE, SUBSCRIBE
-from canopy_mqtt.core.routing.nodes import group_of
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_filter_room
+from canopy_mqtt.core.routing.share_homes import group_of
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 

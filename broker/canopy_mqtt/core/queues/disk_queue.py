@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.ledger import GLOBAL, Ledger
 from canopy_mqtt.core.persistence.commits import Waiter
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.requests import RequestMessage
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.persistence.commits import Commits, Waiter
-from canopy_mqtt.core.queues.delivery import SENT, Delivery, InFlight
+from canopy_mqtt.core.queues.delivery import SENT, Delivery
+from canopy_mqtt.core.queues.in_flight import InFlight
 from canopy_mqtt.core.queues.message import HEADROOM
 from canopy_mqtt.core.queues.send_buffer import SendBuffer, ended_publishes
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Account
-from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.hooks import NEVER_MADE, Permissions
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
@@ -29,6 +29,7 @@ from canopy_mqtt.core.ledger import (
 )
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queue_totals import UNLIMITED, bound
 from canopy_mqtt.core.queues.delivery import DROPPED, Delivery, order_of
 from canopy_mqtt.core.queues.disk_queue import PAGE_BYTES, DiskQueue, Page, Pages, is_pageable
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, MessageTerms

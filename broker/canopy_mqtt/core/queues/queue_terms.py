@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.topic_names import covers
-from canopy_mqtt.core.counters import bound
+from canopy_mqtt.core.queue_totals import bound
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits

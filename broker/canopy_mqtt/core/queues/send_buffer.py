@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.framing import MAX_PACKET, frame_count, frame_end
-from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
@@ -31,8 +31,10 @@ from canopy_mqtt.core.ledger import (
     add_loss,
     tell,
 )
-from canopy_mqtt.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun, OutgoingTopics
+from canopy_mqtt.core.queue_totals import UNLIMITED, bound
+from canopy_mqtt.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun
 from canopy_mqtt.core.queues.message import NEAR_MAX_SIZE, OVERHEAD, Message
+from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 
 if TYPE_CHECKING:
@@ -809,10 +811,6 @@ class SendBuffer:
             self._ahead = len(kept)
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
-
-    def dropped_in_all(self) -> int:
-        """Return the messages dropped here, over all causes."""
-        return 0 if self.dropped is None else sum(self.dropped)
 
     def _count_dropped(self, cause: int, count: i64) -> int:
         """Count messages that were offered here as dropped, for `cause`; return the cause."""

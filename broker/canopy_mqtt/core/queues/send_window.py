@@ -22,14 +22,15 @@ from canopy_mqtt.core.codec.reason_codes import (
     SUCCESS,
     ProtocolViolation,
 )
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.hooks import Permissions
 from canopy_mqtt.core.ledger import ACCEPTED, AGE, EXPIRED, NOT_AUTHORIZED, Ledger
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun, InFlight, write_identifiers
+from canopy_mqtt.core.queue_totals import QueueTotals
+from canopy_mqtt.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun
 from canopy_mqtt.core.queues.held import HeldDeliveries, send_promise
+from canopy_mqtt.core.queues.in_flight import InFlight, write_identifiers
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue
 from canopy_mqtt.core.queues.send_buffer import SendBuffer

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import BROADCASTS, OBJECT_WORK, Budget, Job, Scheduler
 from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.recipients import NO_FILTERS, install, matching, merge, refresh
 from canopy_mqtt.core.routing.verdicts import Verdicts

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.hooks import Permissions, Recorder
 from canopy_mqtt.core.jobs import (
     MISS_LENGTH_SHIFT,
@@ -30,6 +29,7 @@ from canopy_mqtt.core.ledger import (
     GLOBAL,
     NO_QUOTA,
 )
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.message import NEAR_MAX_SIZE, Message
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.routing.broadcast import (

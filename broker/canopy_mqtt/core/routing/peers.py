@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import PLACING, Budget, Job, Scheduler
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.queue_terms import RequestedDelays
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec.topic_names import parse_shared
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.queue_terms import (
     DROP_NEWEST,
     LATEST,

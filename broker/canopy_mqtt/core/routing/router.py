@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from canopy_mqtt.core.accounts import Accounts
 from canopy_mqtt.core.causes import CLIENT_DISCONNECT, INTERNAL_ERROR
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
-from canopy_mqtt.core.counters import Counters, bound
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.hooks import (
     AccessControl,
     AuthMethod,
@@ -33,6 +33,7 @@ from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queue_totals import bound
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
@@ -324,7 +325,7 @@ class Router:
         clean_start: bool,
         send_buffer: SendBuffer,
         version: int,
-        window: int,
+        send_quota: int,
         plain: bool,
         now: float,
         principal: Principal | None = None,
@@ -336,9 +337,9 @@ class Router:
         [MQTT-3.1.4-4] [MQTT3-3.1.4-3]: with it a session that is there is thrown away [MQTT-3.1.2-4] [MQTT3-3.1.2-6],
         without it that one goes on [MQTT-3.1.2-5] [MQTT3-3.1.2-4]; where there is none, one is made [MQTT-3.1.2-6].
 
-        `window` and `plain`: see `Session.attach`; `principal`: whose a new session is; `shared`: whether brokers share
-        a new one. Returns the session and whether it was present. Any earlier connection of the client has been given
-        up by then.
+        `send_quota` and `plain`: see `Session.attach`; `principal`: whose a new session is; `shared`: whether brokers
+        share a new one. Returns the session and whether it was present. Any earlier connection of the client has been
+        given up by then.
         """
         self.peers.drain(self, now)
         session = self.sessions.get(client_id)
@@ -365,7 +366,7 @@ class Router:
             if present:
                 self.deadlines.cancel(session)
                 session.expires_at = 0.0
-            session.attach(version, window, plain)
+            session.attach(version, send_quota, plain)
             self.peers.events.append(PeerConnected(session, send_buffer))
             self.peers.drain(self, now)
             self.session_table.count(session)

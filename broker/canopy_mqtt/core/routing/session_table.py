@@ -41,8 +41,8 @@ class SessionTable:
         self._accounts = accounts
         self._number: Room = accounts.rooms[SESSIONS]
         self._size: Room = accounts.rooms[SESSION_SIZE]
-        # What is counted for wills without a session, and on which account, by client identifier.
-        self._wills: dict[str, tuple[Account, int]] = {}
+        # What is counted for wills without a session, and on which account: see `hold_will`.
+        self._wills: dict[object, tuple[Account, int]] = {}
 
     @property
     def empty_count(self) -> int:
@@ -114,18 +114,21 @@ class SessionTable:
         _take(self._absent, session)
         _take(self._subscribed, session)
 
-    def hold_will(self, client_id: str, principal: Principal, will: Will) -> None:
-        """Count the will of a client that has no session, on the account of its principal."""
-        self.let_go_of_will(client_id)
+    def hold_will(self, holder: object, client_id: str, principal: Principal, will: Will) -> None:
+        """Count a will that is in no session, on the account of its principal.
+
+        `holder`: the client identifier, if it waits for its client; of one that waits for its turn, what has it.
+        """
+        self.let_go_of_will(holder)
         size = session_bytes(client_id, principal, will)
         account = self._accounts.of(principal)
-        self._wills[client_id] = (account, size)
+        self._wills[holder] = (account, size)
         self.bytes += size
         self._size.change(account, size)
 
-    def let_go_of_will(self, client_id: str) -> None:
+    def let_go_of_will(self, holder: object) -> None:
         """Count it no more."""
-        held = self._wills.pop(client_id, None)
+        held = self._wills.pop(holder, None)
         if held is not None:
             account, size = held
             self.bytes -= size

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.codec.topic_names import parse_shared
-from canopy_mqtt.core.counters import UNLIMITED, Counters, QueueTotals
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.jobs import CONNECT_WORK, OBJECT_WORK, REASSIGNING
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
@@ -27,14 +27,16 @@ from canopy_mqtt.core.ledger import (
     Ledger,
 )
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queue_totals import UNLIMITED, QueueTotals
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.fanout import UNQUEUED, deliver_to_member, fits, share_qos
 from canopy_mqtt.core.routing.nodes import NodeSession
+from canopy_mqtt.core.session.client_account import ClientAccount
 from canopy_mqtt.core.session.retained_stream import RetainedStreams
-from canopy_mqtt.core.session.session import ClientAccount, Session
+from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import (
     NO_IDENTIFIERS,
     Recipient,

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Accounts, Room
-from canopy_mqtt.core.counters import UNLIMITED, QueueTotals
 from canopy_mqtt.core.hooks import SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queue_totals import UNLIMITED, QueueTotals
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
-from canopy_mqtt.core.routing.nodes import ShareHome, stand_for
+from canopy_mqtt.core.routing.share_homes import ShareHome, stand_for
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import (

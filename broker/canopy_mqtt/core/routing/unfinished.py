@@ -10,9 +10,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import OBJECT_WORK, REASSIGNING, Budget, Job, Scheduler
 from canopy_mqtt.core.ledger import FULL_MESSAGES, NOT_AUTHORIZED, SESSION_ENDED
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.delivery import SENT, Delivery
 from canopy_mqtt.core.queues.message_queue import MERGE_SHIFT
 from canopy_mqtt.core.routing.fanout import Fanout

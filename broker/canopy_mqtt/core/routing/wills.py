@@ -18,7 +18,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.codec.topic_names import DOLLAR, is_system
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.heap import Deadlines
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.jobs import DUE_WORK, WILLS, Budget, Job
 from canopy_mqtt.core.persistence.journal import WAITING, Journal
 from canopy_mqtt.core.principal import Principal
@@ -237,6 +237,8 @@ class WillQueue(Job):
 
     def _wait(self, waiting: LoneWill) -> None:
         self.line[waiting] = None
+        # Its client may be back by now, with another will: else it could have any number of them wait.
+        self._table.hold_will(waiting, waiting.client_id, waiting.principal, waiting.will)
         self._router.jobs.submit(WILLS, self)
 
     def _discard_kept(self, kept: object) -> None:
@@ -256,7 +258,7 @@ class WillQueue(Job):
         """Keep the will of a client without a session until it is due. `new`: a store does not know that time yet."""
         held = LoneWill(will, client_id, None, principal, "", due)
         self.held[client_id] = held
-        self._table.hold_will(client_id, principal, will)
+        self._table.hold_will(client_id, client_id, principal, will)
         self._deadlines.set(held, due)
         keeper = self.keeper
         if new and keeper is not None:
@@ -287,9 +289,7 @@ class WillQueue(Job):
             return True
         if will not in self.line:
             return False
-        del self.line[will]
-        if will.name:
-            self._clear(will.name)
+        self._take_from_line(will)
         if will.kept is not None:
             self._discard_kept(will.kept)
         return True
@@ -319,16 +319,20 @@ class WillQueue(Job):
             if counters.half_full != self._half_full:
                 break
             waiting = next(iter(line))
-            del line[waiting]
+            self._take_from_line(waiting)
             budget.used += DUE_WORK
-            if waiting.name:
-                self._clear(waiting.name)
             if waiting.message is not None:
                 self._send(waiting.message, waiting.session, KEPT)
             else:
                 now = counters.totals.now
                 self.submit(waiting.will, waiting.client_id, waiting.session, waiting.principal, now, waiting.kept)
         return not line
+
+    def _take_from_line(self, waiting: LoneWill) -> None:
+        del self.line[waiting]
+        self._table.let_go_of_will(waiting)
+        if waiting.name:
+            self._clear(waiting.name)
 
     def _refused(
         self, message: Message, session: Session | None, principal: Principal, reason_code: int, why: str

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import ROUND_WORK, SHED_LIVE_WORK, SHED_LOOK_WORK, SHED_WORK
 from canopy_mqtt.core.ledger import GLOBAL
+from canopy_mqtt.core.queue_totals import QueueTotals
 from canopy_mqtt.core.session.session import Session
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.queue_terms import MessageTerms
-    from canopy_mqtt.core.routing.nodes import ShareHome
+    from canopy_mqtt.core.routing.share_homes import ShareHome
     from canopy_mqtt.core.routing.share_queues import ShareQueue
     from canopy_mqtt.core.session.session import Session
 
@@ -274,7 +274,7 @@ class Turns:
 
 
 class MembersElsewhere:
-    """The connected members of a share group at another worker, for which one member stands here (`routing.nodes`)."""
+    """The connected members of a share group at another worker, for which one member stands here (`routing.share_homes`)."""
 
     def __init__(self, count: int, busy: bool) -> None:
         self.count = count

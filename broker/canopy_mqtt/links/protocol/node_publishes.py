@@ -5,8 +5,8 @@ from __future__ import annotations
 from canopy_mqtt.core.ledger import SESSION_ENDED, Ledger
 from canopy_mqtt.core.routing.fanout import takes_at_once
 from canopy_mqtt.core.routing.node_messages import GroupMessage, NodeMessage
-from canopy_mqtt.core.routing.nodes import ShareHome
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.share_homes import ShareHome
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import SharedGroup
 

@@ -89,9 +89,9 @@ class UplinkSession(Session):
         # The others are the declarer's.
         self.inflight.largest_id = FIRST_ID - 1
 
-    def attach(self, version: int, window: int, plain: bool) -> None:
+    def attach(self, version: int, send_quota: int, plain: bool) -> None:
         """A connection takes this session up. See `Session.attach`."""
-        super().attach(version, window, plain)
+        super().attach(version, send_quota, plain)
         self.plain_text = not self.v5
         self.trial.opened()
         self._looked_after = -1

@@ -458,12 +458,12 @@ class Uplink(Peer):
         session.retain_available = integers.get(RETAIN_AVAILABLE, 1) == 1  # [MQTT-3.2.2-14]
         # In 5.0 the upstream tells whether a message has reached a subscriber.
         session.asked_link = AskedLink() if self.v5 else None
-        window = min(terms.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
+        send_quota = min(terms.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
         if router.tap is not None:
             # The session is one that goes on, whether the upstream's does or not.
             router.tap.connected(session.client_id, UPSTREAM, None, self.version, False, True)
         # From now on the session's messages go out on this connection.
-        session.attach(self.version, window, True)
+        session.attach(self.version, send_quota, True)
         router.peers.events.append(PeerConnected(session, send_buffer))
         router.peers.drain(router, now)
         if not packet.session_present:

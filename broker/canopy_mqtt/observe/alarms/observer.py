@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from canopy_mqtt.core.counters import UNLIMITED, Counters
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import AGE, EXPIRED, REPLACED
+from canopy_mqtt.core.queue_totals import UNLIMITED
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.observe.room import rooms
 from canopy_mqtt.settings import Alarms

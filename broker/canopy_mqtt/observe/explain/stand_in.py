@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import deque
 
 from canopy_mqtt.core.codec.framing import MAX_PACKET
-from canopy_mqtt.core.counters import UNLIMITED, Counters
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import ACCEPTED, FULL_BYTES, FULL_MESSAGES, NO_QUOTA, REPLACED
-from canopy_mqtt.core.queues.delivery import Delivery, OutgoingTopics
+from canopy_mqtt.core.queue_totals import UNLIMITED
+from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, POLICIES, MessageTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.topics.subscription import Recipient, subscription_identifiers

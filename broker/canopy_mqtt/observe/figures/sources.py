@@ -16,7 +16,8 @@ from canopy_mqtt.observe.figures.process import Process
 from canopy_mqtt.observe.room import RoomUse, rooms
 
 if TYPE_CHECKING:
-    from canopy_mqtt.core.counters import Counters, QueueTotals
+    from canopy_mqtt.core.counters import Counters
+    from canopy_mqtt.core.queue_totals import QueueTotals
     from canopy_mqtt.core.routing.router import Router
     from canopy_mqtt.links.link import UpstreamLink
     from canopy_mqtt.links.manager import LinkManager

@@ -15,7 +15,8 @@ from canopy_mqtt.core.persistence.journal import share_name
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.retained import account_name, stored_properties
+from canopy_mqtt.core.routing.retained import stored_properties
+from canopy_mqtt.core.routing.retained_shares import account_name
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.times import Note
 

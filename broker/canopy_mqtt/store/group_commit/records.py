@@ -24,8 +24,9 @@ from canopy_mqtt.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
-from canopy_mqtt.core.queues.delivery import MAX_ATTEMPTS, MAX_ID, QUEUED, RELEASED, SENT
+from canopy_mqtt.core.queues.delivery import MAX_ATTEMPTS, QUEUED, RELEASED, SENT
 from canopy_mqtt.core.queues.disk_queue import PAGE, PAGE_BYTES, Page
+from canopy_mqtt.core.queues.in_flight import MAX_ID
 from canopy_mqtt.core.queues.queue_terms import RequestedTerms
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.batch import UNSET, Kept

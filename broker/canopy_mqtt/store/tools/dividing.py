@@ -18,7 +18,8 @@ from canopy_mqtt.core.accounts import NODE_ACCOUNT
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, is_within, parse_shared
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import read_mark
-from canopy_mqtt.core.routing.nodes import MEMBERS, NODE_LINKS, NODES, members_filter
+from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
+from canopy_mqtt.core.routing.share_homes import MEMBERS, members_filter
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.store.sqlite.opening import told
@@ -47,7 +48,7 @@ MEMBERS_SUBSCRIPTION: Final = {
     "identifier": 0,
     "streaming": 0,
 }
-"""The subscription of a worker for the members of a share group there (`core.routing.nodes`)."""
+"""The subscription of a worker for the members of a share group there (`core.routing.share_homes`)."""
 
 
 class Stopped(Exception):

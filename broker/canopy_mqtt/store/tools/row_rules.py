@@ -15,7 +15,8 @@ from canopy_mqtt.core.codec.packets import PUBLISH
 from canopy_mqtt.core.codec.properties import ForwardScan
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import parse_shared, validate_filter, validate_topic
-from canopy_mqtt.core.queues.delivery import MAX_ATTEMPTS, MAX_ID, QUEUED, RELEASED, SENT
+from canopy_mqtt.core.queues.delivery import MAX_ATTEMPTS, QUEUED, RELEASED, SENT
+from canopy_mqtt.core.queues.in_flight import MAX_ID
 from canopy_mqtt.core.queues.queue_terms import POLICIES
 from canopy_mqtt.store.group_commit.principals import Principals
 
