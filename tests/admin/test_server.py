@@ -256,6 +256,13 @@ async def test_a_body_that_is_too_large_is_not_read(serve: Serve, ask: aiohttp.C
             assert answer.status == 413
 
 
+async def test_a_body_that_names_a_key_twice_is_refused(serve: Serve, ask: aiohttp.ClientSession) -> None:
+    url = (await serve({})).http[0] + "/api/v5/publish"
+    body, headers = b'{"topic": "a", "topic": "b"}', {"Content-Type": "application/json"}
+    async with ask.post(url, data=body, headers=headers) as answer:
+        assert (answer.status, (await answer.json())["message"]) == (400, "body: the key 'topic' stands twice")
+
+
 async def test_https(serve: Serve, tmp_path: Path) -> None:
     http, context = https(tmp_path)
     broker = await serve(http)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -64,6 +65,16 @@ def test_the_commands_end_with_what_runs_it(tmp_path: Path) -> None:
     file = tmp_path / "canopy.toml"
     told = commands(canopy("init", "-o", str(file)))
     assert told[:2] == [["canopy", "check-config", str(file)], ["canopy", "serve", "--config", str(file)]]
+
+
+@for_each(("umask", "mode"), [(0, 0o644), (0o022, 0o644), (0o077, 0o600)])
+def test_only_its_user_may_write_the_file(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        canopy("init", "edge", "--output", str(tmp_path / "canopy.toml"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "canopy.toml").stat().st_mode & 0o777 == mode
 
 
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:

@@ -229,6 +229,9 @@ async def test_the_api_itself(ctl: Ctl) -> None:
     assert json.loads(await told(ctl, "api", "POST", "/publish", body)) == {"matched": 0, "retained": True}
     assert await told(ctl, "api", "DELETE", "/clients/ä b", code=1) == ""
     assert (await ctl("api", "POST", "/publish", "{")).stderr.startswith("canopy: the body is not JSON")
+    assert (
+        "the key 'topic' stands twice" in (await ctl("api", "POST", "/publish", '{"topic": "a", "topic": "b"}')).stderr
+    )
 
 
 @for_each(

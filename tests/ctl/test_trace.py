@@ -45,6 +45,7 @@ async def test_a_file_for_wireshark_after_its_time(broker: Broker, canopy_ctl: S
     told, complaints = await running.communicate()
     assert (told, running.returncode) == (b"", 0), complaints
     assert complaints.decode() == f"canopy: 2 packets in {file}\n"
+    assert file.stat().st_mode & 0o077 == 0
     (trace,) = broker.traces.all.values()
     assert trace.state == "time over"
     assert file.read_bytes().startswith(b"\x0a\x0d\x0d\x0a")

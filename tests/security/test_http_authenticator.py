@@ -162,6 +162,7 @@ BAD: list[tuple[int, object]] = [
     (200, None),
     (200, b"<html>"),
     (200, b'{"a":' * 20_000),
+    (200, b'{"result": "deny", "result": "allow"}'),
     (200, [1]),
     (200, {"result": "yes"}),
     (200, {"result": True}),

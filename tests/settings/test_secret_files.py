@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,3 +122,17 @@ def test_the_folder_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "acl").symlink_to(tmp_path / "open" / "acl")
     (found,) = open_to_others(Settings.model_validate({"access": {"acl_file": str(tmp_path / "acl")}}))
     assert found.startswith(f"{tmp_path / 'open'} may be written by everybody")
+
+
+@for_each(
+    ("mode", "user", "told"),
+    [(0o700, 0, []), (0o1777, 0, []), (0o777, 0, ["may be written by everybody"]), (0o700, 1, ["another user"])],
+)
+def test_the_folder_of_the_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, user: int, told: list[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 5)
+    monkeypatch.setattr(os, "stat", lambda _: SimpleNamespace(st_mode=0o40000 | mode, st_uid=5 + user))
+    found = list(open_to_others(Settings.model_validate({"recorder": {"directory": str(tmp_path)}})))
+    assert len(found) == len(told)
+    assert all(each in line for each, line in zip(told, found, strict=True))

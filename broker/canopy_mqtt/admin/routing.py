@@ -30,6 +30,7 @@ from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host, node_of
 from canopy_mqtt.admin.http_connections import HttpConnections
 from canopy_mqtt.admin.paging import Page, as_json
+from canopy_mqtt.json_keys import RepeatedKey, unique
 from canopy_mqtt.store.base import StoreError
 
 Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
@@ -294,13 +295,19 @@ async def _body(request: web.Request, model: type[BaseModel]) -> BaseModel:
     if not is_json(request):
         raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "the body has to be JSON: Content-Type: application/json")
     try:
-        return model.model_validate_json(await request.read())
+        content = await request.read()
+        made = model.model_validate_json(content)
+        # Pydantic takes the last of two values without a word.
+        json.loads(content, object_pairs_hook=unique, parse_int=float)
+        return made
     except web.HTTPRequestEntityTooLarge:
         raise ApiError(413, "BAD_REQUEST", "the body is larger than http.max_request_bytes") from None
     except web.RequestPayloadError:
         raise ApiError(400, "BAD_REQUEST", "the body is not encoded as its headers say") from None
     except ValidationError as error:
         raise ApiError(400, "BAD_REQUEST", _describe(error, model)) from None
+    except RepeatedKey as error:
+        raise ApiError(400, "BAD_REQUEST", f"body: {error}") from None
 
 
 def _describe(error: ValidationError, model: type[BaseModel]) -> str:

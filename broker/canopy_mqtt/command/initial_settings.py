@@ -7,6 +7,7 @@ in /etc/canopy are replaced by ones beside the written settings.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -210,9 +211,11 @@ def write(use: str, output: Path, database: str = "", compose: bool = False) -> 
             raise InitError(EXISTS.format(file=file))
     for file, text in wanted.items():
         try:
-            with file.open("x", encoding="utf-8") as opened:
-                if database or compose:
-                    file.chmod(0o600)
+            # The mode comes before the content: another user who has it open once may read it for ever.
+            mode = 0o600 if database or compose else 0o644
+            with open(
+                os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w", encoding="utf-8"
+            ) as opened:
                 opened.write(text)
         except FileExistsError:
             raise InitError(EXISTS.format(file=file)) from None

@@ -148,11 +148,17 @@ def export(
 
 
 def _write(file: Path, lines: Iterable[str]) -> None:
-    """Write a new file, completely or not at all; only the user may read it, because it contains payloads."""
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
+    """Write a new file, completely or not at all; only the user may read it, because it contains payloads.
+
+    The file has its name when all of it is on the disk; until then it is called `FILE.part`.
+    """
+    part = file.with_name(f"{file.name}.part")
+    if os.path.lexists(file):
         fail(f"{file} is there already: move it away, or name another one")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        fail(f"{part} is the beginning of an export that runs, or was killed: remove it if none runs")
     except OSError as error:
         fail(f"{file} cannot be made ({error.strerror}): name another one")
     try:
@@ -161,11 +167,12 @@ def _write(file: Path, lines: Iterable[str]) -> None:
                 out.write(line + "\n")
             out.flush()
             os.fsync(out.fileno())
+        part.rename(file)
     except OSError as error:
-        file.unlink()
+        part.unlink(missing_ok=True)
         fail(f"{file} cannot be written ({error.strerror}): make room, or name another one")
     except BaseException:
-        file.unlink()
+        part.unlink(missing_ok=True)
         raise
 
 

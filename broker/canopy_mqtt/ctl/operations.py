@@ -18,6 +18,7 @@ from canopy_mqtt.ctl.lists import Columns, facts, table, write
 from canopy_mqtt.ctl.options import done, failures_in_one_line, options
 from canopy_mqtt.ctl.top import printable
 from canopy_mqtt.ctl.trace import seconds
+from canopy_mqtt.json_keys import RepeatedKey, unique
 from canopy_mqtt.words import duration
 
 SOME: Final = 3
@@ -232,7 +233,9 @@ def api(
     made = None
     if body:
         try:
-            made = json.loads(sys.stdin.read() if body == "-" else body)
+            made = json.loads(sys.stdin.read() if body == "-" else body, object_pairs_hook=unique)
+        except RepeatedKey as error:
+            raise CtlError(f"the body cannot be used: {error}") from None
         except ValueError as error:
             raise CtlError(f"the body is not JSON: {error}") from None
     last = b""

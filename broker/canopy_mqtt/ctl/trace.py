@@ -7,6 +7,7 @@ to be kept (`--keep`) or its file could not be written.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -164,7 +165,8 @@ def _interrupted(stop: Callable[[], Any]) -> Iterator[None]:
 def _save(api: ApiClient, name: str, output: Path) -> None:
     form = FORMS.get(output.suffix, "text")
     try:
-        with output.open("wb") as file:
+        # The trace holds what clients sent.
+        with open(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             for piece in api.pieces("GET", f"/trace/{named(name)}/download", format=form):
                 file.write(piece)
     except OSError as error:

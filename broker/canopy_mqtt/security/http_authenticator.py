@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.principal import Principal, network
+from canopy_mqtt.json_keys import RepeatedKey, unique
 from canopy_mqtt.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict, is_mqtt_text
 from canopy_mqtt.security.fair_semaphore import FairSemaphore, QueueFull
 from canopy_mqtt.security.http_client import FetchError, HttpClient, tls_context
@@ -183,7 +184,9 @@ def read_answer(status: int, content: bytes, attempt: Attempt) -> Verdict:
     if status != 200:
         raise FetchError(f"it answers with status {status}")
     try:
-        answer = json.loads(content)
+        answer = json.loads(content, object_pairs_hook=unique)
+    except RepeatedKey as error:
+        raise FetchError(f"its answer cannot be used: {error}") from None
     except (ValueError, RecursionError):
         raise FetchError("its answer is not JSON") from None
     result = answer.get("result") if isinstance(answer, dict) else None

@@ -1,4 +1,5 @@
-"""Finds files with secrets that other users may read, and files that other users may write, or replace in their folder.
+"""Finds files with secrets that other users may read, files that other users may write, or replace in their folder, and
+a recorder's folder in which they can.
 
 They are reported, and used all the same: at the start, by `canopy check-config`, and by `canopy ctl` for its token.
 Other users are those who are neither the owner nor in the file's group. Administrators control the group: with its own
@@ -25,6 +26,8 @@ def open_to_others(settings: Settings) -> Iterator[str]:
     for file, secret in secrets.items():
         yield from _about(file, secret)
     yield from _open_folders(secrets)
+    if settings.recorder.directory:
+        yield from _open_record(settings.recorder.directory)
 
 
 def open_settings(config: Path, settings: Settings) -> Iterator[str]:
@@ -69,6 +72,20 @@ def _open_folders(files: Iterable[str]) -> Iterator[str]:
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 found = f"{folder} may be written by everybody on this machine ({mode:04o}), who can replace {file}"
                 yield f"{found}: chmod o-w the folder"
+
+
+def _open_record(folder: str) -> Iterator[str]:
+    """Yield a line if other users can read, remove or replace what the recorder writes: all messages."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return  # made by the recorder, for its user alone
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        yield f"{folder}, with the record, may be written by everybody on this machine ({mode:04o}): chmod 700 it"
+    # An administrator who checks the settings is not the user whom the broker runs as.
+    if os.geteuid() != 0 and found.st_uid not in (os.geteuid(), 0):
+        yield f"{folder}, with the record, belongs to another user ({found.st_uid}), who can replace it: chown it"
 
 
 def _named(settings: Settings) -> Iterator[tuple[str, bool]]:

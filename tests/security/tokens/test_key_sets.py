@@ -109,6 +109,7 @@ async def test_a_key_that_was_taken_out_there_serves_no_more(there: Service, mad
         (404, ONE, "it answers with status 404"),
         (302, ONE, "it answers with status 302"),
         (200, b"nonsense", "it is not JSON"),
+        (200, b'{"keys": [], "keys": []}', "the key 'keys' stands twice"),
         (200, {"keys": []}, "it has no key for signatures"),
         (200, {"keys": [{"fill": "x" * 70_000}]}, "more than 65536 bytes"),
     ],

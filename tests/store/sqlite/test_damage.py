@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import random
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +29,7 @@ from canopy_mqtt.store.sqlite.reading import discard, discard_deliveries, read, 
 from canopy_mqtt.store.tools.verifying import verify
 from tests.store.sqlite.place import Listener, opened
 from tests.store.tools.test_commands import canopy
-from tests.support.runs import FEWEST, LONG
+from tests.support.runs import FEWEST, LONG, for_each
 from tests.support.sessions import any_session
 from tests.support.waiting import until
 
@@ -380,6 +383,31 @@ class TestCommands:
         directory = copy(whole, tmp_path / "s")
         canopy("salvage", directory, tmp_path / "new")
         assert look(tmp_path / "new") == look(directory)
+
+    @for_each("command", ["salvage", "export"])
+    def test_one_that_is_killed_leaves_nothing_that_looks_complete(
+        self, whole: Path, tmp_path: Path, command: str
+    ) -> None:
+        directory, new = copy(whole, tmp_path / "s"), tmp_path / "new"
+        made = new / "canopy.db" if command == "salvage" else new
+        end = "import os, signal; from canopy_mqtt.command import cli;"
+        end += "os.fsync = lambda *_: os.kill(os.getpid(), signal.SIGKILL); cli.app()"
+        killed = subprocess.run([sys.executable, "-c", end, "store", command, directory, new], timeout=60)
+        assert killed.returncode == -signal.SIGKILL
+        assert not made.exists()
+        part = made.with_name(f"{made.name}.part")
+        assert part.stat().st_mode & 0o777 == 0o600
+        if command == "export":
+            assert f"{part} is the beginning of an export" in canopy(command, directory, new, code=1)
+            part.unlink()
+        else:
+            opened = open_store(new, "full")
+            opened.close()
+            assert any(f"{part} is what a killed" in line for line in opened.notices)
+            made.unlink()
+        canopy(command, directory, new)
+        assert made.exists()
+        assert not part.exists()
 
     def test_salvage_with_a_log(self, tmp_path: Path) -> None:
         """Committed changes are in the log, and the file has no more than at its beginning."""

@@ -214,7 +214,7 @@ SENT = DELIVERY | {"state": "sent", "packet_id": 3}
             "line 2: principal makes no sense",
         ),
         (
-            [HEAD, f'{json.dumps(SESSION)[:-1]}, "principal": {{"user_name": null, "expires_at": 1e999}}}}\n'],
+            [HEAD, json.dumps(SESSION | {"principal": "@"}).replace('"@"', '{"user_name": null, "expires_at": 1e999}')],
             "line 2: principal has no time at which it expires",
         ),
         ([HEAD, SESSION, MESSAGE | {"id": 2**63 - 1}], "line 3: id is not between 1 and"),
@@ -235,6 +235,7 @@ SENT = DELIVERY | {"state": "sent", "packet_id": 3}
         ([HEAD, SESSION, POINTER], "line 3: message 7 does not stand before it"),
         ([HEAD, SESSION, MESSAGE], "message 7 belongs to no delivery"),
         (["{"], "line 1: not JSON"),
+        ([HEAD, f'{json.dumps(RETAINED)[:-1]}, "topic": "b"}}\n'], "line 2: the key 'topic' stands twice"),
     ],
 )
 def test_a_line_that_cannot_come_in_is_named(lines: list[Any], fault: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from canopy_mqtt.files import read_file
+from canopy_mqtt.json_keys import RepeatedKey, unique
 from canopy_mqtt.security.errors import SecurityError
 from canopy_mqtt.security.http_client import FetchError, HttpClient
 from canopy_mqtt.settings.urls import shown
@@ -180,10 +181,12 @@ def parse_key_set(content: bytes) -> tuple[Key, ...]:
     """Return the signature keys of a JWK Set. Keys for other purposes are left out (section 5).
 
     Raises:
-        ValueError: it is no set, or has no such key; the error repeats nothing of it.
+        ValueError: it is no set, or has no such key; the error repeats of it at most the name of a member.
     """
     try:
-        document = json.loads(content)
+        document = json.loads(content, object_pairs_hook=unique)
+    except RepeatedKey:
+        raise
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
     listed = document.get("keys") if isinstance(document, dict) else None

@@ -26,6 +26,9 @@ from canopy_mqtt.store.sqlite.schema import APPLICATION, OLDEST_SQLITE, VERSION
 from canopy_mqtt.store.times import Note
 
 FILE: Final = "canopy.db"
+PART: Final = f"{FILE}.part"
+"""What `canopy store salvage` calls the new file until it is complete."""
+
 REFUSE: Final = "refuse"
 SET_ASIDE: Final = "set-aside"
 """The choices for a damaged file (`store.on_damage`)."""
@@ -108,6 +111,8 @@ def open_store(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Op
             rebuilt = put_aside(path)
             db = _connect(path, False, synchronous, thorough=True)
         notices += _open_folder(path.parent)
+        if (part := path.with_name(PART)).exists():
+            notices.append(f"{part} is what a killed canopy store salvage left: remove it, and salvage anew")
     except BaseException:
         os.close(lock)
         raise

@@ -164,7 +164,7 @@ def put_aside(path: Path) -> Rebuilt:
     try:
         fresh.unlink(missing_ok=True)
         rebuilt = rebuild(path, fresh)
-        _keep(fresh)
+        keep(fresh)
         rebuilt.aside = _aside(path)
         _put(path, rebuilt.aside)
     except (OSError, sqlite3.Error) as error:
@@ -204,7 +204,8 @@ def _aside(path: Path) -> Path:
     return path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
 
 
-def _keep(path: Path) -> None:
+def keep(path: Path) -> None:
+    """Sync the file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from canopy_mqtt.core.queues.delivery import QUEUED
+from canopy_mqtt.json_keys import RepeatedKey, unique
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.group_commit import checksums
-from canopy_mqtt.store.sqlite.opening import CACHE_KIBIBYTES, FILE, LOCK, open_store, told
+from canopy_mqtt.store.sqlite.opening import CACHE_KIBIBYTES, FILE, LOCK, PART, lock_folder, open_store, told
 from canopy_mqtt.store.sqlite.reading import COUNTED
-from canopy_mqtt.store.sqlite.rebuilding import Rebuilt, rebuild
+from canopy_mqtt.store.sqlite.rebuilding import Rebuilt, keep, keep_names, rebuild
 from canopy_mqtt.store.sqlite.schema import CLOCK_NOTED, FORGET_CLOCK
 from canopy_mqtt.store.times import Clocks, Note
 from canopy_mqtt.store.tools import row_rules
@@ -218,7 +219,7 @@ def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:
     """
     with filling(directory) as importer:
         number = 0
-        decoder = json.JSONDecoder(parse_constant=_no_number)
+        decoder = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=unique)
         for number, line in enumerate(iter(lambda: source.readline(MAX_LINE + 1), b""), 1):
             if len(line) > MAX_LINE:
                 raise StoreError(f"{name}: line {number}: is longer than {MAX_LINE:,} bytes")
@@ -229,7 +230,7 @@ def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:
                         raise FaultyRow("is not that of an export (canopy store export)")
                 else:
                     importer.line(values)
-            except FaultyRow as error:
+            except (FaultyRow, RepeatedKey) as error:
                 raise StoreError(f"{name}: line {number}: {error}") from error
             except (ValueError, RecursionError) as error:
                 raise StoreError(f"{name}: line {number}: not JSON ({error})") from error
@@ -245,22 +246,31 @@ def _no_number(text: str) -> float:
 def salvage(directory: Path, into: Path) -> Rebuilt:
     """Fill a new store in the directory `into` with what is whole in the store of another one.
 
+    The file has its name when it is complete; until then it is called `PART`.
+
     Raises:
         StoreError: there is none, a broker uses it, or there is something at `into` already.
     """
-    path, target = file_of(directory), into / FILE
+    path, target, part = file_of(directory), into / FILE, into / PART
     user = process_using(path)
     if user is not None:
         raise StoreError(f"{directory} is in use by process {user or '?'}: stop that one")
     try:
-        into.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.path.lexists(target):
-            raise StoreError(f"{target} is there already: name a folder that holds no store yet")
+        lock = lock_folder(into)
         try:
-            rebuilt = rebuild(path, target)
+            if os.path.lexists(target):
+                raise StoreError(f"{target} is there already: name a folder that holds no store yet")
+            for left in (part, part.with_name(f"{PART}-journal")):  # by one that was killed
+                left.unlink(missing_ok=True)
+            rebuilt = rebuild(path, part)
+            keep(part)
+            part.rename(target)
+            keep_names(into)
         except BaseException:
-            target.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(lock)
     except OSError as error:
         raise StoreError(f"{target} cannot be made ({error.strerror}): name another folder, or make room") from error
     except sqlite3.Error as error:
