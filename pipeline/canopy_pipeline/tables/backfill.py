@@ -154,5 +154,5 @@ def births_before(recorded: Storage, files: list[Any], first: int, progress: Pro
     for batch in publishes(recorded, files, 0, first - 1):
         born(batch, seen)
         seen.settle()
-    before = [entry for entry in progress.births if int(entry[3]) < first]
+    before = [entry for entry in progress.births if entry[3] < first]
     return Births.of(newest(seen.state(), before), limits)
