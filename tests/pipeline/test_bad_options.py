@@ -29,7 +29,7 @@ LONG = "9" * 400
         (["retention", "--input", "", "--keep", "1ms"], "--input: is empty; give a folder"),
         ([*ROLLUP[:3], "--output", " "], "--output: is empty; give a folder"),
         (["report", "--input", "record", "--output", "record/out"], "--output record/out: lies in --input record"),
-        ([*ROLLUP[:3], "--output", "m.toml"], "--output m.toml: "),
+        ([*ROLLUP[:3], "--output", "m.toml"], "--output m.toml: m.toml is no folder; give one"),
         ([*ROLLUP[:3], "--output", "loop"], "--output loop: loop is no folder; give one"),
         (["rollup", "--input", LONG, "--output", "out"], f"--input {LONG}: file name too long; give another"),
         (["compact", "--input", "loop"], "--input loop: too many levels of symbolic links; give another"),
