@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -59,15 +60,26 @@ def existing(param: CallbackParam, value: Any) -> Any:
     """Refuse a folder of this machine that is not there, at once: Java takes seconds to start."""
     for path in [value] if isinstance(value, str) else value or ():
         local = local_path(named(param, path))
-        if local is not None and not local.exists():
-            fail(f"{param.opts[0]} {path}: no such folder", MISUSED)
+        if local is not None:
+            _mode(local, f"{param.opts[0]} {path}", "folder")
     return value
 
 
 def existing_file(param: CallbackParam, value: str) -> str:
-    if not Path(value).is_file():
-        fail(f"{param.opts[0]} {value}: {'is a folder' if Path(value).is_dir() else 'no such file'}", MISUSED)
+    mode = _mode(Path(value), f"{param.opts[0]} {value}", "file")
+    if not stat.S_ISREG(mode):
+        fail(f"{param.opts[0]} {value}: is {'a folder' if stat.S_ISDIR(mode) else 'no file'}", MISUSED)
     return value
+
+
+def _mode(path: Path, given: str, what: str) -> int:
+    """Return the mode of what lies at a path; refuse an option if nothing does, or it cannot be reached."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        fail(f"{given}: no such {what}", MISUSED)
+    except OSError as error:
+        fail(f"{given}: {(error.strerror or str(error)).lower()}; give another", MISUSED)
 
 
 InputOption = Annotated[
@@ -251,25 +263,31 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def guarded(*arguments: Any, metrics: MetricsOption = None, **flags: Any) -> Any:
-        if metrics is not None and not Path(metrics).absolute().parent.is_dir():
-            fail(f"--metrics {metrics}: its folder is not there", MISUSED)
-        if metrics is not None and Path(metrics).is_dir():
-            fail(f"--metrics {metrics}: is a folder; give a file", MISUSED)
-        with job_metrics.measured(command.__name__, metrics):
-            try:
-                return command(*arguments, **flags)
-            except PipelineError as error:
-                fail(str(error), error.exit_code)
-            except KeyboardInterrupt:
-                fail("interrupted", INTERRUPTED)
-            except foreseen() as error:
-                fail(in_a_line(error))
-            except ModuleNotFoundError as error:
-                name = (error.name or "").partition(".")[0]
-                if name not in EXTRA:
-                    raise
-                install = "in a clone of Canopy run `make setup` or pip install '.[pipeline]'"
-                fail(f"`canopy pipeline` needs {name}: {install}")
+        try:
+            if metrics is not None and not Path(metrics).absolute().parent.is_dir():
+                fail(f"--metrics {metrics}: its folder is not there", MISUSED)
+            if metrics is not None and Path(metrics).is_dir():
+                fail(f"--metrics {metrics}: is a folder; give a file", MISUSED)
+            with job_metrics.measured(command.__name__, metrics):
+                return in_lines(arguments, flags)
+        except OSError as error:
+            fail(f"--metrics {metrics}: cannot be written ({in_a_line(error)}); give another file")
+
+    def in_lines(arguments: Any, flags: dict[str, Any]) -> Any:
+        try:
+            return command(*arguments, **flags)
+        except PipelineError as error:
+            fail(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            fail("interrupted", INTERRUPTED)
+        except foreseen() as error:
+            fail(in_a_line(error))
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            if name not in EXTRA:
+                raise
+            install = "in a clone of Canopy run `make setup` or pip install '.[pipeline]'"
+            fail(f"`canopy pipeline` needs {name}: {install}")
 
     metrics = inspect.Parameter("metrics", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MetricsOption)
     flags = [*inspect.signature(command, eval_str=True).parameters.values(), metrics]

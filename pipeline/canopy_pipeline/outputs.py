@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from canopy_pipeline.errors import MisuseError, PipelineError
@@ -35,7 +36,7 @@ def check_apart(inputs: Sequence[str], output: str) -> None:
         root = local_path(path)
         if place is not None and root is not None:
             # By the folders themselves: a link, or a mount, gives one a second name.
-            own = place.resolve()
+            own = Path(os.path.realpath(place))
             inside = root.exists() and any(each.exists() and each.samefile(root) for each in (own, *own.parents))
         else:
             inside = place is root and f"{address(output)}/".startswith(f"{address(path)}/")
@@ -59,9 +60,9 @@ def check(inputs: Sequence[str], output: str, tables: Iterable[str] = ()) -> Non
     if place is None:
         return
     # The folder itself is made with its first table.
-    there = next(above for above in (place, *place.absolute().parents) if above.exists())
+    there = next(above for above in (place, *place.absolute().parents) if above.exists() or above.is_symlink())
     if not there.is_dir():
-        raise MisuseError(f"--output {output}: {there} is a file; give a folder")
+        raise MisuseError(f"--output {output}: {there} is no folder; give one")
     if not os.access(there, os.W_OK | os.X_OK):
         raise PipelineError(f"--output {output}: {there} cannot be written to; give another, or its permission")
 

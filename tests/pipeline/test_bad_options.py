@@ -29,19 +29,24 @@ LONG = "9" * 400
         (["retention", "--input", "", "--keep", "1ms"], "--input: is empty; give a folder"),
         ([*ROLLUP[:3], "--output", " "], "--output: is empty; give a folder"),
         (["report", "--input", "record", "--output", "record/out"], "--output record/out: lies in --input record"),
-        ([*ROLLUP[:3], "--output", "m.toml"], "--output m.toml: "),
+        ([*ROLLUP[:3], "--output", "m.toml"], "--output m.toml: m.toml is no folder; give one"),
+        ([*ROLLUP[:3], "--output", "loop"], "--output loop: loop is no folder; give one"),
+        (["rollup", "--input", LONG, "--output", "out"], f"--input {LONG}: file name too long; give another"),
+        (["compact", "--input", "loop"], "--input loop: too many levels of symbolic links; give another"),
         ([*ROLLUP, "--metrics", "record"], "--metrics record: is a folder; give a file"),
         ([*ROLLUP, "--metrics", "no/a.prom"], "--metrics no/a.prom: its folder is not there"),
         ([*ROLLUP, "--engine", "polars"], "--engine polars: must be one of auto, spark, duckdb"),
         ([*ROLLUP, "--engine", "duckdb", "--master", "local[2]"], "--engine duckdb: --master, --conf, --packages are"),
         ([*ROLLUP, "--engine", "duckdb", "--output", "s3a://b/o"], "--engine duckdb: s3a://b/o is not a folder of"),
         ([*ROLLUP, "--driver-memory", "0g"], "--driver-memory 0g: must be a size, such as 4g"),
+        ([*ROLLUP, "--driver-memory", f"{LONG}g"], f"--driver-memory {LONG}g: is larger than any memory"),
         ([*ROLLUP, "--latency", "property:"], "--latency property:: must be auto, mark, none or property:NAME"),
         ([*ROLLUP, "--update"], "--update replaces all that is known of some hours: give --since, and no --run"),
         ([*UPDATE, "2026-11-21", "--run", "0a1b2c3d"], "--update replaces all that is known of some hours"),
         ([*UPDATE, "2026-11-21T16:20"], "--since 2026-11-21T16:20: with --update it must be a full hour"),
         ([*UPDATE, "2026-11-21", "--until", "2026-11-21T16:00:01"], "--until 2026-11-21T16:00:01: with --update it"),
         ([*TREE, "--since", "2026-11-21", "--until", "2026-11-20"], "--since 2026-11-21 --until 2026-11-20: an empty"),
+        ([*TREE, "--since", ""], "--since : must be a time, such as"),
         ([*TREE, "--hot", "0"], "--hot 0: must be at least 1"),
         ([*PLAN, "--traffic", "nosuch"], "--traffic nosuch: no such folder"),
         ([*PLAN, "--max-filters", "0"], "--max-filters 0: must be at least 1"),
@@ -66,8 +71,10 @@ LONG = "9" * 400
         (["upload", "--input", "link", "--output", "record/copy"], "--output record/copy: lies in --input link"),
         ([*TABLES, "nosuch"], "--mapping nosuch: no such file"),
         ([*TABLES, "record"], "--mapping record: is a folder"),
+        ([*TABLES, LONG], f"--mapping {LONG}: file name too long; give another"),
         ([*TABLES, "m.toml", "--max-lag", "1s"], "--max-lag needs --follow"),
         ([*TABLES, "m.toml", "--from", "0", "--replace"], "--from 0: an empty range; numbers begin with 1"),
+        ([*TABLES, "m.toml", "--to", LONG, "--replace"], f"--to {LONG}: must be a time, such as"),
         (POSTGRESQL[:-1], "--format postgresql and --database: give both"),
         (
             [*POSTGRESQL, "postgresql://me:secret@localhost/x"],
@@ -89,6 +96,7 @@ def test_it_is_a_line_and_nothing_is_changed(
         story.pause(60)
     story.write(Path("record"), segments=2)
     Path("link").symlink_to("record")
+    Path("loop").symlink_to("loop")
     Path("m.toml").write_text('[tables.t]\nfilter = "#"\nformat = "text"\n')
     before = sorted(Path("record").rglob("*"))
     done = CliRunner().invoke(app, words)

@@ -36,6 +36,12 @@ def read(file: Path) -> dict[str, float]:
     return found
 
 
+def test_metrics_that_cannot_be_written_are_a_line() -> None:
+    words = ["compact", "--input", str(ROOT / "config"), "--dry-run", "--metrics", "9" * 300]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, "cannot be written" in done.stderr) == (1, True), done.stderr
+
+
 def test_a_run_writes_what_it_was(tmp_path: Path) -> None:
     story().write(tmp_path / "record", segments=4)
     mapping(tmp_path / "maps")

@@ -57,10 +57,6 @@ def test_an_output_in_an_input_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    for output in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(MisuseError, match="file is a file; give a folder"):
-            check([], str(output))
     # Root may write anywhere: the system's answer is made up.
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(PipelineError, match="cannot be written to"):

@@ -96,10 +96,13 @@ def _about(storage: Storage, known: Mapping[str, dict[str, Any]], file: File) ->
 
 
 def _counts(about: Mapping[str, Any]) -> bool:
-    """Return True if rows, bytes and gaps of a manifest are numbers, and its checksum is a text; they may be absent."""
+    """Return True if rows, bytes and gaps of a manifest are numbers, and its checksum and run are texts; they may be
+    absent."""
+    sizes = [about.get(name, 0) for name in ("rows", "bytes")]
+    texts = [about.get(name, "") for name in ("sha256", "run_id")]
     try:
-        positive = int(about.get("rows") or 0) >= 0 and int(about.get("bytes") or 0) >= 0 and all(recorded_gaps(about))
-        return positive and isinstance(about.get("sha256", ""), str)
+        counted = all(isinstance(each, int) and each >= 0 for each in sizes) and all(recorded_gaps(about))
+        return counted and all(isinstance(each, str) for each in texts)
     except (ValueError, TypeError, OverflowError):
         return False
 

@@ -304,8 +304,8 @@ def covering(choice: Choice) -> Coverage:
     Raises:
         MisuseError: a time is none, or the end is not after the beginning.
     """
-    since = moment(choice.since, "--since") if choice.since else None
-    until = moment(choice.until, "--until") if choice.until else None
+    since = moment(choice.since, "--since") if choice.since is not None else None
+    until = moment(choice.until, "--until") if choice.until is not None else None
     if since is not None and until is not None and since >= until:
         raise MisuseError(f"--since {choice.since} --until {choice.until}: an empty time: --until is not included")
     return Coverage(since, until)

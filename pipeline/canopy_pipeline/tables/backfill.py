@@ -82,8 +82,8 @@ class Range:
 def _bound(text: str | None, option: str) -> int | datetime | None:
     if text is None:
         return None
-    # A year alone is a number.
-    return int(text) if text.isdecimal() else moment(text, option)
+    # A year alone is a number. No number of an event has more digits.
+    return int(text) if text.isdecimal() and len(text) < 20 else moment(text, option)
 
 
 def _held(recorded: Storage, since: datetime | None, until: datetime | None) -> list[tuple[int, int]]:
@@ -154,5 +154,5 @@ def births_before(recorded: Storage, files: list[Any], first: int, progress: Pro
     for batch in publishes(recorded, files, 0, first - 1):
         born(batch, seen)
         seen.settle()
-    before = [entry for entry in progress.births if int(entry[3]) < first]
+    before = [entry for entry in progress.births if entry[3] < first]
     return Births.of(newest(seen.state(), before), limits)

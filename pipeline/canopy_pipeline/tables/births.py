@@ -8,7 +8,7 @@ beyond that births are not taken, and the data after them are dead letters: what
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Final
+from typing import Final
 
 from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.payloads.sparkplug_message import BIRTHS, place, read
@@ -16,6 +16,8 @@ from canopy_pipeline.tables.plans import Limits
 
 Named = dict[int, tuple[str, int | None]]
 """alias → name, datatype."""
+Birth = tuple[str, str, str | None, int, list[tuple[int, str, int | None]]]
+"""Group, node, device if it is of one, number, and the names, as commits keep them."""
 MAX_NAME: Final = 1_024
 """Characters of a metric's name that are kept; a longer one names nothing."""
 NAME_UNIT: Final = 64
@@ -92,15 +94,15 @@ class Births:
             self._said[whose] = told
             self.names += _cost(told[-1][1])
 
-    def state(self) -> list[Any]:
-        """The last births, as JSON keeps them."""
+    def state(self) -> list[Birth]:
+        """The last births."""
         return [
-            [*whose, told[-1][0], [[alias, *about] for alias, about in told[-1][1].items()]]
+            (*whose, told[-1][0], [(alias, *about) for alias, about in told[-1][1].items()])
             for whose, told in self._said.items()
         ]
 
     @classmethod
-    def of(cls, state: list[Any], limits: Limits) -> Births:
+    def of(cls, state: list[Birth], limits: Limits) -> Births:
         """The births that `state` gave."""
         made = cls(limits)
         for group, node, device, seq, named in state:
@@ -108,11 +110,11 @@ class Births:
         return made
 
 
-def newest(*states: list[Any]) -> list[Any]:
+def newest(*states: list[Birth]) -> list[Birth]:
     """Return the last birth of each node and device in several states."""
-    found: dict[tuple[Any, ...], Any] = {}
-    for entry in sorted((each for state in states for each in state), key=lambda each: int(each[3])):
-        found[tuple(entry[:3])] = entry
+    found: dict[tuple[str, str, str | None], Birth] = {}
+    for entry in sorted((each for state in states for each in state), key=lambda each: each[3]):
+        found[entry[:3]] = entry
     return [*found.values()]
 
 

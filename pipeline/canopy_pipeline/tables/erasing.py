@@ -59,7 +59,7 @@ def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], reache
             return lines
         _check(sink, numbers, pa.Table.from_batches(times))
         staging, staged, before = out.staging(), Staged(), out.done
-        births = [entry for entry in before.births if not numbers.overlaps(int(entry[3]), int(entry[3]))]
+        births = [entry for entry in before.births if not numbers.overlaps(entry[3], entry[3])]
         now = replace(before, version=before.version + 1, births=births)
         now, remade, gone = replaced(sink, staged, numbers, now, staging)
         if gone.total() or births != before.births:

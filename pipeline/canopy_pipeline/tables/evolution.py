@@ -12,11 +12,14 @@ table instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
+from pydantic import AfterValidator, Field
 
 from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.tables.patterns import NAME
 from canopy_pipeline.tables.plans import DEAD, DEAD_LETTERS, KEPT, MICROS, TYPES, Plan
 
 WIDER: Final = frozenset({("int32", "int64")})
@@ -27,9 +30,28 @@ RECORD: Final = "of the record"
 _ARROW: Final = {str(each): each for each in (*TYPES.values(), *KEPT.values(), MICROS)}
 """Arrow's types by their names."""
 
-Version = list[list[Any]]
+
+def _known(kind: str) -> str:
+    if kind not in _ARROW:
+        raise ValueError("no type of a column")
+    return kind
+
+
+Version = list[tuple[str, Annotated[str, AfterValidator(_known)], bool, str]]
 """Name, type of Arrow's, whether it may be null, and what it is, of each column: the mapping's type, `level 2 of the
 topic`, or `RECORD`. Two that Arrow has as strings may differ in what they are."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A table, as the commits keep it."""
+
+    event_time: str | None
+    versions: Annotated[
+        dict[Annotated[str, Field(pattern=rf"^{NAME}(\.v[0-9]+)?$")], Version],
+        Field(min_length=1),
+    ]
+    """By the folder that Parquet has for each, the newest last."""
 
 
 def described(schema: Any, plan: Plan | None = None) -> Version:
@@ -39,7 +61,7 @@ def described(schema: Any, plan: Plan | None = None) -> Version:
         levels = zip(plan.pattern.names, plan.pattern.at, strict=True)
         what = {name: f"level {at + 1} of the topic" for name, at in levels}
         what |= {each.name: each.type for each in plan.columns}
-    return [[each.name, str(each.type), each.nullable, what.get(each.name, RECORD)] for each in schema]
+    return [(each.name, str(each.type), each.nullable, what.get(each.name, RECORD)) for each in schema]
 
 
 def schema(version: Version) -> Any:
@@ -47,17 +69,17 @@ def schema(version: Version) -> Any:
     return pa.schema([pa.field(name, _ARROW[kind], nullable) for name, kind, nullable, _ in version])
 
 
-def newest(table: dict[str, Any]) -> tuple[str, Version]:
+def newest(table: Kept) -> tuple[str, Version]:
     """Return the folder and the columns of a table's last version."""
-    folder, version = [*table["versions"].items()][-1]
+    folder, version = [*table.versions.items()][-1]
     return folder, version
 
 
-_DEAD: Final = {"event_time": None, "versions": {DEAD_LETTERS: described(DEAD)}}
+_DEAD: Final = Kept(None, {DEAD_LETTERS: described(DEAD)})
 
 
-def evolved(before: dict[str, Any], plans: Sequence[Plan]) -> dict[str, Any]:
-    """Return the tables of an output folder with what a mapping makes of them, as its commits keep them.
+def evolved(before: dict[str, Kept], plans: Sequence[Plan]) -> dict[str, Kept]:
+    """Return the tables of an output folder with what a mapping makes of them.
 
     Raises:
         MisuseError: a table or a column would go, or would mean something else.
@@ -67,12 +89,12 @@ def evolved(before: dict[str, Any], plans: Sequence[Plan]) -> dict[str, Any]:
         said = before.get(plan.name)
         now = described(plan.arrow, plan)
         if said is None:
-            made[plan.name] = {"event_time": plan.event_time, "versions": {plan.name: now}}
+            made[plan.name] = Kept(plan.event_time, {plan.name: now})
             continue
-        if said["event_time"] != plan.event_time:
-            raise _refused(f"{plan.name}.event_time", said["event_time"], plan.event_time)
+        if said.event_time != plan.event_time:
+            raise _refused(f"{plan.name}.event_time", said.event_time, plan.event_time)
         if _check(plan.name, newest(said)[1], now):
-            made[plan.name] = {**said, "versions": {**said["versions"], following(plan.name, said["versions"]): now}}
+            made[plan.name] = replace(said, versions={**said.versions, following(plan.name, said.versions): now})
     for name in before.keys() - {plan.name for plan in plans} - {DEAD_LETTERS}:
         raise MisuseError(f"tables.{name} is no longer in the mapping: put it back, or give another --output")
     return {**made, DEAD_LETTERS: before.get(DEAD_LETTERS, _DEAD)}

@@ -174,7 +174,11 @@ def _registry(file: Path, model: MappingModel) -> Registry:
         raise MisuseError(f'{file}: registry: has no effect: no table has framing = "confluent"')
     password = ""
     if said.password_file is not None:
-        password = _content(file.parent / said.password_file, f"{file}: registry.password_file").decode().strip()
+        key = f"{file}: registry.password_file"
+        try:
+            password = _content(file.parent / said.password_file, key).decode().strip()
+        except UnicodeDecodeError as error:
+            raise MisuseError(f"{key}: {said.password_file} is no text in UTF-8") from error
     try:
         return Registry(said.url, said.user, password, seconds(said.timeout, "registry.timeout"))
     except MisuseError as error:
@@ -199,8 +203,10 @@ def _content(file: Path, key: str) -> bytes:
         if file.stat().st_size > FILE_BYTES:
             raise MisuseError(f"{key}: {file} has more than {FILE_BYTES:,} bytes")
         return file.read_bytes().removeprefix(BOM_UTF8)  # which editors of Windows write
-    except OSError as error:
-        raise MisuseError(f"{key}: {file} cannot be read ({(error.strerror or str(error)).lower()})") from error
+    except (OSError, ValueError) as error:
+        # Python refuses a NUL in a name itself.
+        why = getattr(error, "strerror", None) or str(error)
+        raise MisuseError(f"{key}: {file} cannot be read ({why.lower()})") from error
 
 
 def _line(file: Path, error: Any) -> str:

@@ -13,7 +13,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +27,8 @@ from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.evolution import evolved, newest, schema
+from canopy_pipeline.tables.births import Birth
+from canopy_pipeline.tables.evolution import Kept, evolved, newest, schema
 from canopy_pipeline.tables.plans import DATE, Plan
 from canopy_pipeline.tables.staged import Batch, Remade, Staged
 from canopy_pipeline.tables.views import RECORD, Versions, views
@@ -50,7 +51,7 @@ class Progress:
     rows: Counter[str] = field(default_factory=Counter)
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Dead letters by table and reason."""
-    births: list[Any] = field(default_factory=list)
+    births: list[Birth] = field(default_factory=list)
     lost: Coverage = field(default_factory=Coverage)
     """The events that were missing when the stream came to them."""
     unread: list[tuple[int, int]] = field(default_factory=list)
@@ -73,12 +74,12 @@ class _Commit(BaseModel):
     read: int
     rows: Counter[str]
     dead: list[tuple[str, str, int]]
-    births: list[list[Any]]
+    births: list[Birth]
     unread: list[tuple[int, int]]
     lost: _Lost
     files: list[tuple[str, str, str]]
     folders: dict[str, str]
-    tables: dict[str, dict[str, Any]]
+    tables: dict[str, Kept]
     remade: Remade | None
 
     @property
@@ -189,9 +190,9 @@ class Output:
         self.output = output
         self.place = place
         self.done = Progress()
-        self.kept: dict[str, Any] = {}
-        """The tables that have rows, and their versions, as `evolution` has them: those of the last commit."""
-        self.tables: dict[str, Any] = {}
+        self.kept: dict[str, Kept] = {}
+        """The tables that have rows, and their versions: those of the last commit."""
+        self.tables: dict[str, Kept] = {}
         """The same with what the mapping makes of them, which counts from the first rows on."""
 
     def identity(self) -> dict[str, Any]:
@@ -276,14 +277,13 @@ class Output:
             PipelineError: it is whole, and no commit of these tables.
         """
         for name in sorted(self.place.names(COMMITS), reverse=True):
+            try:
+                return _Commit.model_validate_json(self.place.read(f"{COMMITS}/{name}"))
+            except ValidationError as error:
+                [first, *_] = error.errors()
             # On some storages the last may be half written.
-            with suppress(ValueError):
-                found = json.loads(self.place.text(f"{COMMITS}/{name}"))
-                try:
-                    return _Commit.model_validate(found)
-                except ValidationError as error:
-                    [first, *_] = error.errors()
-                    where = ".".join(map(str, first["loc"]))
+            if first["type"] != "json_invalid":
+                where = ".".join(map(str, first["loc"]))
                 raise PipelineError(
                     f"{self.output}/{COMMITS}/{name}: no commit of these tables ({where}: {first['msg'].lower()}); put "
                     "back what was there, or give another --output"

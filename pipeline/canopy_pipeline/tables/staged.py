@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from canopy_pipeline.runtime.storage import Storage
+from canopy_pipeline.tables.evolution import Kept
 from canopy_pipeline.tables.plans import DATE, SEQ
 
 
@@ -36,8 +37,8 @@ class Remade:
     first: int
     last: int
     """All rows from one number to the other are in the batch, those that stay as they were included."""
-    tables: dict[str, Any] = field(default_factory=dict)
-    """The tables that change, as they are afterwards (`evolution`)."""
+    tables: dict[str, Kept] = field(default_factory=dict)
+    """The tables that change, as they are afterwards."""
     folders: dict[str, str] = field(default_factory=dict)
     """Parquet: the new folders, and their places until then."""
 

@@ -320,7 +320,7 @@ class _Job:
             return
         for file, first, last in self.unread.returned(done.unread):
             done = self.out.done
-            before = [entry for entry in done.births if int(entry[3]) < first]
+            before = [entry for entry in done.births if entry[3] < first]
             births = Births.of(before, self.plans[0].limits)
             staged = self._staged([file], first - 1, last, births)
             births.settle()
@@ -350,7 +350,7 @@ class _Job:
         if self.options.format != PARQUET:
             return
         for name in changed:
-            folders = [*self.out.kept[name]["versions"]]
+            folders = [*self.out.kept[name].versions]
             say(
                 (
                     f"{name}: its columns have changed, and its rows from number {first:,} on are in {folders[-1]}"

@@ -7,10 +7,10 @@ rows has no view, since some readers refuse a folder without files.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from canopy_pipeline.tables.evolution import described
+from canopy_pipeline.tables.evolution import Version, described
 from canopy_pipeline.tables.plans import DATE
 
 _DUCKDB: Final = {
@@ -24,8 +24,8 @@ _SPARK: Final = {**_DUCKDB, "string": "string", "binary": "binary", "timestamp[u
 RECORD: Final = "record="
 """The folder of the tables of one of several records begins so."""
 
-Versions = Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]
-"""Of each table: its folders, and the columns in each (`evolution.Version`)."""
+Versions = Mapping[str, Mapping[str, Version]]
+"""Of each table: its folders, and the columns in each."""
 
 
 def views(
@@ -76,7 +76,7 @@ def schema_views(schemas: Mapping[str, Any], namespace: str, versions: Versions)
     return {"views.postgresql.sql": made}
 
 
-def _names(schema: Any, version: Sequence[Sequence[Any]], types: Mapping[str, str]) -> str:
+def _names(schema: Any, version: Version, types: Mapping[str, str]) -> str:
     """The columns of a table, out of a version of it; `types`: Arrow's, in the reader's words."""
     there = {each[0]: each[1] for each in version}
     made = []

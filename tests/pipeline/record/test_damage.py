@@ -188,6 +188,11 @@ def cut_manifest(folder: Path) -> None:
     path.write_text(path.read_text()[:40])
 
 
+def manifest_of_lists(folder: Path) -> None:
+    path = beside(folder, noted(folder)[2])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes": [], "run_id": []}))
+
+
 def wrong_rows(folder: Path) -> None:
     path = beside(folder, noted(folder)[2])
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": 20}))
@@ -306,6 +311,7 @@ ROWS = [
     Row(copied_with_manifest, 1, 3, 3, "copy", said="NOT IN ORDER"),
     Row(without_manifest, 1, 3, 3, "no manifest", rows=60),
     Row(cut_manifest, 1, 3, 3, "no manifest", rows=60),
+    Row(manifest_of_lists, 1, 3, 3, "no manifest", rows=60),
     Row(wrong_rows, 1, 3, 3, "hole"),
     Row(no_manifests, 1, 3, 2, "no manifest"),
     Row(swapped, 1, 1, 1),

@@ -51,6 +51,8 @@ MISTAKES = {
     '[registry]\nurl = "registry:8081"\n' + CONFLUENT: "registry.url: must be http://HOST:PORT or https://",
     REGISTRY + 'pasword_file = "x"\n' + CONFLUENT: "registry.pasword_file: is not known; did you mean password_file?",
     REGISTRY + 'password_file = "none"\n' + CONFLUENT: "registry.password_file: ",
+    REGISTRY + 'password_file = "pump.desc"\n' + CONFLUENT: "registry.password_file: pump.desc is no text in UTF-8",
+    TABLE + 'format = "avro"\nschema = "a\\u0000"': "tables.t.schema: ",
     REGISTRY + 'timeout = "soon"\n' + CONFLUENT: "registry.timeout soon: must be a number and a unit",
     TABLE + 'format = "avro"\nschema = "valve.avsc"\nschemas = { 1 = "valve.avsc" }': "tables.t.schemas: only",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pumpe"': "no message plant.Pumpe in the",

@@ -164,8 +164,15 @@ def test_what_is_committed_and_not_moved_outlives_ctrl_c_and_errors(
 
 def test_commits_that_cannot_be_read_do_not_begin_the_tables_again(plant: Path) -> None:
     tables(plant, options=TablesOptions(batch=13))
-    strange = r"_commits/0+3\.json: no commit of these tables \(from: field required\)"
-    for text, why in (('{"version": 2}', strange), ("{", "no commit can be read")):
+    strange = r"_commits/0+3\.json: no commit of these tables \("
+    whole = json.loads((plant / "out/_commits/000000000003.json").read_text())
+    for said, why in (
+        ({"version": 2}, rf"{strange}from: field required\)"),
+        ({**whole, "births": [["plant", "n1", None]]}, rf"{strange}births\.0\.3: field required\)"),
+        ({**whole, "tables": {"power": {"event_time": None, "versions": {}}}}, rf"{strange}tables\.power\.versions: "),
+        (None, "no commit can be read"),
+    ):
+        text = json.dumps(said) if said else "{"
         for commit in (plant / "out/_commits").iterdir():
             commit.write_text(text)
         with pytest.raises(PipelineError, match=why):

@@ -435,14 +435,17 @@ def connected(memory: str = "2g") -> Iterator[Session]:
     if size is None:
         raise MisuseError(f"--driver-memory {memory}: must be a size, such as 4g")
     with tempfile.TemporaryDirectory(prefix="canopy-duckdb-") as spill:
-        connection = duckdb.connect(
-            config={
-                "memory_limit": f"{size[1]}{size[2].upper()}iB",
-                "temp_directory": spill,
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-            }
-        )
+        try:
+            connection = duckdb.connect(
+                config={
+                    "memory_limit": f"{size[1]}{size[2].upper()}iB",
+                    "temp_directory": spill,
+                    "autoinstall_known_extensions": "false",
+                    "autoload_known_extensions": "false",
+                }
+            )
+        except duckdb.ParserException as error:
+            raise MisuseError(f"--driver-memory {memory}: is larger than any memory") from error
         try:
             connection.execute("SET TimeZone = 'UTC'")
             yield Session(connection, Path(spill))

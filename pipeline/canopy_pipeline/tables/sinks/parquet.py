@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local
-from canopy_pipeline.tables.evolution import following, newest
+from canopy_pipeline.tables.evolution import Version, following, newest
 from canopy_pipeline.tables.output import Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, Remade, Staged, rows
@@ -39,7 +40,7 @@ class ParquetSink(Sink):
 
     def rows(self, table: str, numbers: Numbers) -> Iterator[Any]:
         """Yield the rows of the files that hold some of these numbers."""
-        for folder in self.out.kept[table]["versions"]:
+        for folder in self.out.kept[table].versions:
             for place in self._files(folder):
                 if self._holds(place, numbers):
                     day = place.split("/")[1].partition("=")[2]
@@ -55,13 +56,13 @@ class ParquetSink(Sink):
             raise MisuseError("--output: must be a folder of this machine; over an object store use --format iceberg")
         made, kept, tables = Remade(numbers.first, numbers.last), self.out.kept, self.out.tables
         for table in tables:
-            before = dict(kept[table]["versions"]) if table in kept else {}
+            before = dict(kept[table].versions) if table in kept else {}
             own = [(day, place) for name, day, place in staged.files if name == table]
             if own:
                 target, columns = newest(tables[table])
                 before.setdefault(target, columns)
             last = [*before][-1] if before else ""
-            after: dict[str, Any] = {}
+            after: dict[str, Version] = {}
             for folder, columns in before.items():
                 files = self._files(folder)
                 stay = [place for place in files if not self._holds(place, numbers)]
@@ -79,21 +80,21 @@ class ParquetSink(Sink):
                     made.folders[aside] = new
                 if stay or adds or folder == last:
                     after[new] = columns
-            if list(after) != (list(kept[table]["versions"]) if table in kept else []):
-                made.tables[table] = {**tables[table], "versions": after}
+            if list(after) != (list(kept[table].versions) if table in kept else []):
+                made.tables[table] = replace(tables[table], versions=after)
         return made
 
     def versions(self) -> Versions:
         # Old days may have been removed.
         return {
-            name: {each: version for each, version in said["versions"].items() if self.place.names(each)}
+            name: {each: version for each, version in said.versions.items() if self.place.names(each)}
             for name, said in self.out.kept.items()
         }
 
     def stale(self) -> list[str]:
         """Return the folders whose rows are in others since they were made again."""
         kept = self.out.kept
-        present = {folder for said in kept.values() for folder in said["versions"]}
+        present = {folder for said in kept.values() for folder in said.versions}
         named = re.compile(rf"({'|'.join(kept)})(\.v\d+)?")
         return [name for name in self.place.names("") if name not in present and kept and named.fullmatch(name)]
 
