@@ -53,7 +53,7 @@ _OWN: Final = NODES.encode()
 def for_nodes(message: Message, at: int, clears: bool) -> Message:
     """Return a message that is retained at this time as other nodes get it: without RETAIN, which means an older one.
 
-    `clears`: it is not retained here, and its topic has been cleared.
+    `clears`: it is not retained here, and its topic has been cleared; without payload: see `Mark.clears`.
     """
     made = MessageCopy(message, marked(message.properties, message.qos, at, clears))
     made.retain = False
@@ -153,7 +153,7 @@ class NodeSession(Session):
         """
         del retain
         if group is not None:
-            message = for_group(message, qos, group.full_name)
+            message = for_group(message, qos, group.full_name, group.connected.count == 0)
             return super().deliver(message, _between_nodes(qos), False, NO_IDENTIFIERS, group, message_terms)
         if not crosses(message, self._presence):
             return EXCLUDED
@@ -261,12 +261,14 @@ def new_session(
 # -- the homes of share groups -----------------------------------------------------------------------------------------
 #
 # Over several workers of one machine each share group lives at one of them, its *home*. The home alone subscribes to
-# the filter for the group, chooses the members, and has the queue. The other workers tell it what members they have by
-# subscribing there to `$node/HOME/members/CONNECTED/NAME/FILTER`: that makes the session of the worker a member of the
-# group as well, whose turn comes CONNECTED times in a row, and which is as one that is away while that is 0. Its
-# messages say for which group they are (`node_messages.for_group`), and the worker gives each to one of its members, or
-# sends it back if none is connected. With `busy` in place of `members`, none of them has room: then the worker gets
-# nothing from the queue, and other messages only if no other member has room either.
+# the filter for the group, chooses the members, and has the queue. The other workers tell it what members they have
+# by subscribing there to `$node/HOME/members/CONNECTED/NAME/FILTER`: that makes the session of the worker a member of
+# the group as well, whose turn comes CONNECTED times in a row, and which is as one that is away while that is 0. Its
+# messages say for which group they are (`node_messages.for_group`), and the worker gives each to one of its members,
+# or sends it back if none is connected. What does not wait at the home while no member is connected anywhere is
+# marked as for one that is away (`Mark.away`), and not sent back: else both workers would send it for ever. With
+# `busy` in place of `members`, none of them has room: then the worker gets nothing from the queue, and other messages
+# only if no other member has room either.
 
 MEMBERS: Final = "members"
 BUSY: Final = "busy"

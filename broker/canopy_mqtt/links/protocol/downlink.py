@@ -241,7 +241,7 @@ class Downlink(Peer):
         properties, publisher = packet.properties[: -mark.size], self._session.client_id
         message = Message(packet.topic, packet.payload, mark.qos, mark.retain, properties, expires_at, publisher)
         message.held = True
-        return GroupMessage(message, mark.share)
+        return GroupMessage(message, mark.share, mark.away)
 
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP, after the earlier ones; UNANSWERED: once `answer` has come."""
