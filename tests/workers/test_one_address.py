@@ -111,6 +111,8 @@ async def test_retained_messages_count_once(crew: Crew, http: Http) -> None:
 
     for worker in range(3):
         await until_equal(partial(kept, crew, worker, "once/#"), ["once/2"])
+    # No subscriber is told.
+    assert await looker.fence() == []
 
 
 async def kept(crew: Crew, worker: int, topic_filter: str) -> list[str]:

@@ -166,6 +166,9 @@ class Downlink(Peer):
                     self._requests[packet_id] = request
                     self.acknowledge(kind, packet_id, UNANSWERED, now)
                     return
+            elif isinstance(message, NodeMessage) and message.clears and not message.payload():
+                count = 1
+                router.retained_store.retain(message, session)
             elif packet.retain and isinstance(message, NodeMessage):
                 count = 1
                 if not publish_again(router, message, session):
