@@ -145,7 +145,8 @@ async def test_pages_of_clients_are_those_of_one_list(crew: Crew, http: Http) ->
 async def test_a_client_is_asked_for_and_kicked_where_it_is(crew: Crew, http: Http, worker: int) -> None:
     name = next(crew.names(worker, "kicked"))
     peer = await crew.join(name, "x/y")
-    assert (await http.get(crew, f"/clients/{name}"))["clientid"] == name
+    found = await http.get(crew, f"/clients/{name}")
+    assert (found["clientid"], found["worker"]) == (name, f"w{worker}")
     assert [each["topic"] for each in (await http.get(crew, f"/clients/{name}/subscriptions"))["data"]] == ["x/y"]
     await http.ask("DELETE", crew, f"/clients/{name}", 204)
     (told,) = await peer.closed()
