@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from canopy_mqtt.admin.events import SAMPLE
+from canopy_mqtt.admin.paging import Meta
 from tests.e2e import wire
 from tests.support.daemon import canopy
 from tests.support.waiting import until
@@ -46,6 +47,7 @@ class Http:
         while cursor is not None:
             page = await self.get(crew, path, limit="5", cursor=cursor)
             assert len(page["data"]) <= 5
+            assert page["meta"].keys() == Meta.model_fields.keys()
             found += page["data"]
             cursor = page["meta"]["cursor"]
         return found
