@@ -222,6 +222,18 @@ async def test_a_group_whose_members_are_away_keeps_what_comes(crew: Crew, qos: 
     assert set(group.received().values()) == {1}
 
 
+async def test_qos_0_for_a_group_whose_members_are_away_is_lost(crew: Crew) -> None:
+    """Neither the home nor the worker of the member keeps it, nor do they send it to each other for ever."""
+    group = Group(crew, 0)
+    name = group.name(1)
+    await (await group.member(name, 1)).disconnect()
+    await group.publish(0, 3, 0)
+    peer = await group.member(name, 1, present=True)
+    await group.publish(3, 4, 0, range(1))
+    assert (await peer.message()).payload == b"3"
+    assert await peer.fence() == []
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_members_come_and_go(crew: Crew, qos: int) -> None:
     """Nothing is lost; QoS 2 comes once to all of them together."""

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from canopy_mqtt.admin.events import SAMPLE
+from canopy_mqtt.admin.paging import Meta
 from tests.e2e import wire
 from tests.support.daemon import canopy
 from tests.support.waiting import until
@@ -46,6 +47,7 @@ class Http:
         while cursor is not None:
             page = await self.get(crew, path, limit="5", cursor=cursor)
             assert len(page["data"]) <= 5
+            assert page["meta"].keys() == Meta.model_fields.keys()
             found += page["data"]
             cursor = page["meta"]["cursor"]
         return found
@@ -111,6 +113,8 @@ async def test_retained_messages_count_once(crew: Crew, http: Http) -> None:
 
     for worker in range(3):
         await until_equal(partial(kept, crew, worker, "once/#"), ["once/2"])
+    # No subscriber is told.
+    assert await looker.fence() == []
 
 
 async def kept(crew: Crew, worker: int, topic_filter: str) -> list[str]:
@@ -143,7 +147,8 @@ async def test_pages_of_clients_are_those_of_one_list(crew: Crew, http: Http) ->
 async def test_a_client_is_asked_for_and_kicked_where_it_is(crew: Crew, http: Http, worker: int) -> None:
     name = next(crew.names(worker, "kicked"))
     peer = await crew.join(name, "x/y")
-    assert (await http.get(crew, f"/clients/{name}"))["clientid"] == name
+    found = await http.get(crew, f"/clients/{name}")
+    assert (found["clientid"], found["worker"]) == (name, f"w{worker}")
     assert [each["topic"] for each in (await http.get(crew, f"/clients/{name}/subscriptions"))["data"]] == ["x/y"]
     await http.ask("DELETE", crew, f"/clients/{name}", 204)
     (told,) = await peer.closed()

@@ -25,6 +25,7 @@ from canopy_mqtt.security.bans import Bans
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.sections import LogLevel
 from canopy_mqtt.store.base import SharedReports, Store
+from canopy_mqtt.store.division import name_of
 
 
 class Process(Protocol):
@@ -133,3 +134,9 @@ def shared_reports(broker: Host) -> SharedReports | None:
 def node_of(broker: Host) -> str | None:
     """Return which node of a cluster a broker is; None: of none. Workers are linked as nodes, and are one broker."""
     return (broker.settings.cluster.node or None) if broker.among[0] == 1 else None
+
+
+def worker_of(broker: Host) -> str | None:
+    """Return which of the workers of one broker it is; None: there is one process."""
+    workers, index = broker.among
+    return name_of(index) if workers > 1 else None

@@ -12,6 +12,7 @@ from typing import Final
 from canopy_mqtt.admin.api import explain, top, trace
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host
+from canopy_mqtt.admin.paging import Meta
 from canopy_mqtt.admin.routing import Call, Handled, Handler, Route
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.observe.trace.entries import Entry, TracedConnection
@@ -192,7 +193,7 @@ def _every(found: dict[str, Json], _: Call) -> Json:
         for each in page["data"]:
             traces.setdefault(each["name"], []).append(each)
     data = [one_trace(parts) for parts in traces.values()]
-    return {"data": data, "meta": {"limit": len(data), "hasnext": False, "cursor": None}}
+    return {"data": data, "meta": Meta(limit=len(data), hasnext=False).model_dump()}
 
 
 async def _known(one: OneBroker, call: Call) -> tuple[Json, list[str]]:

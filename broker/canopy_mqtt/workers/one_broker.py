@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from canopy_mqtt.admin.authentication import Caller
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host
-from canopy_mqtt.admin.paging import BUILT, PAGE_CHARACTERS, Page, cursor_of, in_turns, name_of
+from canopy_mqtt.admin.paging import BUILT, PAGE_CHARACTERS, Meta, Page, cursor_of, in_turns, name_of
 from canopy_mqtt.admin.routes import all_routes
 from canopy_mqtt.admin.routing import AT_ONCE, MISSING, Call, Handled, Handler, Route
 from canopy_mqtt.observe.figures.catalogue import Found, read
@@ -252,7 +252,5 @@ def one_page(found: Iterable[Json], limit: int, name: Callable[[Json], str]) -> 
         taken += 1
     more = bool(ends) or taken < len(keys)
     cursor = cursor_of(keys[taken - 1] if taken else str(end)) if more else None
-    return {
-        "data": [entries[key] for key in keys[:taken]],
-        "meta": {"limit": limit, "hasnext": more, "cursor": cursor},
-    }
+    meta = Meta(limit=limit, hasnext=more, cursor=cursor).model_dump()
+    return {"data": [entries[key] for key in keys[:taken]], "meta": meta}

@@ -22,6 +22,7 @@ from canopy_mqtt.admin.api import (
 )
 from canopy_mqtt.admin.api import topics as retained_topics
 from canopy_mqtt.admin.errors import ApiError
+from canopy_mqtt.admin.paging import Meta
 from canopy_mqtt.admin.routing import MISSING, Call, Handled, Handler, Route
 from canopy_mqtt.observe.figures.figure import Kind
 from canopy_mqtt.observe.figures.traffic import COPIED
@@ -50,8 +51,8 @@ MAX_HOLDERS: Final = 100
 def _newest(found: dict[str, Json], call: Call) -> Json:
     """Return a list without pages, the newest first."""
     data = sorted((each for page in found.values() for each in page["data"]), key=lambda each: str(each["last_at"]))
-    meta = {"limit": call.query.limit, "hasnext": False, "cursor": None}
-    return {"data": data[: -call.query.limit - 1 : -1], "meta": meta}
+    limit = call.query.limit
+    return {"data": data[: -limit - 1 : -1], "meta": Meta(limit=limit, hasnext=False).model_dump()}
 
 
 # -- health and figures ------------------------------------------------------------------------------------------------

@@ -41,15 +41,16 @@ def test_a_time_that_is_none_is_no_time() -> None:
     PROPERTIES,
     st.integers(0, 2),
     st.booleans(),
+    st.booleans(),
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=99),
 )
 def test_what_is_for_a_share_group_is_afterwards_as_it_was(
-    properties: bytes, qos: int, retain: bool, topic_filter: str
+    properties: bytes, qos: int, retain: bool, away: bool, topic_filter: str
 ) -> None:
-    sent = for_group(Message(b"t", b"1", qos, retain, properties, 7.0, "p"), qos, f"$share/g/{topic_filter}")
+    sent = for_group(Message(b"t", b"1", qos, retain, properties, 7.0, "p"), qos, f"$share/g/{topic_filter}", away)
     mark = read_mark(sent.properties)
     assert mark is not None
-    assert (mark.share, mark.qos, mark.retain) == (f"$share/g/{topic_filter}", qos, retain)
+    assert (mark.share, mark.qos, mark.retain, mark.away) == (f"$share/g/{topic_filter}", qos, retain, away)
     assert (mark.at, mark.clears, sent.retain) == (0, False, False)
     back = from_group(sent)
     assert (back.topic, back.payload(), back.qos, back.retain) == (b"t", b"1", qos, retain)

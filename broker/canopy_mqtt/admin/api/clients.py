@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, Field
 
 from canopy_mqtt.admin.errors import ApiError
-from canopy_mqtt.admin.host import Host, shared_reports
+from canopy_mqtt.admin.host import Host, shared_reports, worker_of
 from canopy_mqtt.admin.paging import BUILT, Meta, Page, PageQuery, cut, first_names, first_sessions, in_turns, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.core.causes import ADMINISTRATIVE_ACTION
@@ -74,6 +74,8 @@ class Client(BaseModel):
     """Messages that its session has delivered."""
     received: int
     """Messages that the current connection has published."""
+    worker: str | None
+    """The worker that has the client: `w0` and so on; null: the broker is one process."""
 
 
 class LastRefusal(BaseModel):
@@ -207,6 +209,7 @@ def _facts(broker: Host, session: Session) -> dict[str, object]:
         "lag": round(session.waited(now), 3),
         "delivered": session.delivered_in_all(),
         "received": 0 if connection is None else connection.protocol.messages_received,
+        "worker": worker_of(broker),
     }
 
 

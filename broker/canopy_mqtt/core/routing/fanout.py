@@ -366,7 +366,8 @@ class Fanout:
         if message.qos > 0 and member.session.claim is not None:
             return EXCLUDED
         queues = self.share_queues
-        if queues is not None and (group.queue is not None or not (member.present or group.connected.count > 0)):
+        waits = group.queue is not None or not (member.present or group.connected.count > 0)
+        if waits and queues is not None and group.home is None:  # a queue is at the group's home alone
             answer = queues.add(group, member, message)
             if answer != UNQUEUED:
                 if tap is not None:

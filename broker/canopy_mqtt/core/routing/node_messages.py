@@ -32,8 +32,10 @@ VALUE_SIZE: Final = 2 + DIGITS
 PLAIN: Final = 0
 CLEARS: Final = 1
 FOR_GROUP: Final = 2
-RETAINED_FOR_GROUP: Final = 3
-"""The second digit of a value. The last of them: the message is for a group, and came with RETAIN."""
+RETAINED: Final = 1
+AWAY: Final = 2
+"""The second digit of a value. `FOR_GROUP`: the message is for a group; `RETAINED` is added if it came with RETAIN, and
+`AWAY` as `Mark.away` says."""
 
 _HEAD: Final = b"\x26" + text(NAME) + text("0" * VALUE_SIZE)[:2]
 """The encoded property up to its value, section 2.2.2.2."""
@@ -50,11 +52,12 @@ class Mark:
 
     `qos`: 1 of a message with QoS 1, which goes with QoS 2 between nodes: one that came twice would come twice to
     subscribers with QoS 0, and to two members of a share group. `at`: the time at which its node retained it, in
-    microseconds since 1970; 0: it did not, or was in no cluster then. `clears`: the node has cleared the topic instead.
+    microseconds since 1970; 0: it did not, or was in no cluster then. `clears`: the node has cleared the topic instead;
+    without payload: and no subscriber is told.
 
     `share`: the share group for which alone the message is; empty: it is for all who subscribe. Of such a one `qos` is
-    that of the message in any case, and `retain` whether it came with RETAIN. `size`: bytes of all that nodes have
-    added to the properties.
+    that of the message in any case, and `retain` whether it came with RETAIN; `away`: it is for a member that is not
+    connected. `size`: bytes of all that nodes have added to the properties.
     """
 
     def __init__(self, qos: int, at: i64, clears: bool) -> None:
@@ -63,6 +66,7 @@ class Mark:
         self.clears = clears
         self.share = ""
         self.retain = False
+        self.away = False
         self.size = MARK_SIZE
 
 
@@ -88,7 +92,8 @@ def read_mark(properties: bytes) -> Mark | None:
     mark = Mark(value[0] - 48, 0, False)
     # In place of a time there are the bytes of the property with the group.
     mark.share = properties[start - number + len(_SHARE_HEAD) : start].decode()
-    mark.retain = says == RETAINED_FOR_GROUP
+    says -= FOR_GROUP
+    mark.retain, mark.away = says & RETAINED > 0, says & AWAY > 0
     mark.size += number
     return mark
 
@@ -106,10 +111,10 @@ def _mark(qos: int, says: int, number: i64) -> bytes:
     return _HEAD + f"{qos}{says}{min(int(number), MAX_TIME):0{DIGITS}d}".encode()
 
 
-def for_group(message: Message, qos: int, name: str) -> Message:
-    """Return a message as another node gets it for one share group alone, `$share/NAME/FILTER`."""
+def for_group(message: Message, qos: int, name: str, away: bool = False) -> Message:
+    """Return a message as another node gets it for one share group alone, `$share/NAME/FILTER`. `away`: see `Mark`."""
     share = _SHARE_HEAD[:-2] + text(name)
-    mark = _mark(qos, RETAINED_FOR_GROUP if message.retain else FOR_GROUP, len(share))
+    mark = _mark(qos, FOR_GROUP + (RETAINED if message.retain else 0) + (AWAY if away else 0), len(share))
     properties = message.properties + share + mark
     return Message(message.topic, message.payload(), qos, False, properties, message.expires_at, message.publisher)
 
@@ -142,8 +147,9 @@ class NodeMessage(TimedMessage):
 
 
 class GroupMessage(MessageCopy):
-    """A message of another node that is for one share group alone, `$share/NAME/FILTER`."""
+    """A message of another node that is for one share group alone, `$share/NAME/FILTER`. `away`: see `Mark`."""
 
-    def __init__(self, message: Message, share: str) -> None:
+    def __init__(self, message: Message, share: str, away: bool = False) -> None:
         super().__init__(message)
         self.share = share
+        self.away = away

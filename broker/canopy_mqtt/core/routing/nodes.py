@@ -52,7 +52,7 @@ _OWN: Final = NODES.encode()
 def for_nodes(message: Message, at: int, clears: bool) -> Message:
     """Return a message that is retained at this time as other nodes get it: without RETAIN, which means an older one.
 
-    `clears`: it is not retained here, and its topic has been cleared.
+    `clears`: it is not retained here, and its topic has been cleared; without payload: see `Mark.clears`.
     """
     made = MessageCopy(message, marked(message.properties, message.qos, at, clears))
     made.retain = False
@@ -152,7 +152,7 @@ class NodeSession(Session):
         """
         del retain
         if group is not None:
-            message = for_group(message, qos, group.full_name)
+            message = for_group(message, qos, group.full_name, group.connected.count == 0)
             return super().deliver(message, _between_nodes(qos), False, NO_IDENTIFIERS, group, message_terms)
         if not crosses(message, self._presence):
             return EXCLUDED

@@ -142,7 +142,7 @@ class RetainedStore:
         account = self._account_of(message, origin)
         refused_by = "" if clears else self._find_room(topic, message, old, account, True)
         if shared and crosses(message):
-            told = for_nodes(message, at, refused_by != "")
+            told = for_nodes(message, at, refused_by != "" or (empty and not published))
             for client_id in self.nodes:
                 node = self._sessions.get(client_id)
                 if isinstance(node, NodeSession):

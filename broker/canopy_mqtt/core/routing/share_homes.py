@@ -5,8 +5,10 @@ the filter for the group, chooses the members, and has the queue. The other work
 subscribing there to `$node/HOME/members/CONNECTED/NAME/FILTER`: that makes the session of the worker a member of the
 group as well, whose turn comes CONNECTED times in a row, and which is as one that is away while that is 0. Its
 messages say for which group they are (`node_messages.for_group`), and the worker gives each to one of its members, or
-sends it back if none is connected. With `busy` in place of `members`, none of them has room: then the worker gets
-nothing from the queue, and other messages only if no other member has room either.
+sends it back if none is connected. What does not wait at the home while no member is connected anywhere is marked as
+for one that is away (`Mark.away`), and not sent back: else both workers would send it for ever. With `busy` in place
+of `members`, none of them has room: then the worker gets nothing from the queue, and other messages only if no other
+member has room either.
 """
 
 from __future__ import annotations

@@ -166,6 +166,9 @@ class Downlink(Peer):
                     self._requests[packet_id] = request
                     self.acknowledge(kind, packet_id, UNANSWERED, now)
                     return
+            elif isinstance(message, NodeMessage) and message.clears and not message.payload():
+                count = 1
+                router.retained_store.retain(message, session)
             elif packet.retain and isinstance(message, NodeMessage):
                 count = 1
                 if not publish_again(router, message, session):
@@ -241,7 +244,7 @@ class Downlink(Peer):
         properties, publisher = packet.properties[: -mark.size], self._session.client_id
         message = Message(packet.topic, packet.payload, mark.qos, mark.retain, properties, expires_at, publisher)
         message.held = True
-        return GroupMessage(message, mark.share)
+        return GroupMessage(message, mark.share, mark.away)
 
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP, after the earlier ones; UNANSWERED: once `answer` has come."""

@@ -30,15 +30,17 @@ def publish_again(router: Router, message: NodeMessage, origin: Session) -> bool
 def publish_to_group(router: Router, message: GroupMessage) -> int:
     """Deliver what another worker has sent for one group alone. Return for how many members, or queues, it was.
 
-    It goes to a member here, or to the queue if the group lives here; else back to where it lives.
+    It goes to a member here, or to the queue if the group lives here; else back to where it lives, unless it is for a
+    member that is away.
     """
     queues, home_of = router.share_queues, router.table.home_of
     name = message.share
     group = queues.find(name)
     home = "" if home_of is None else home_of(name)
-    if home and (group is None or not group.has_connected()):
+    member = None if group is None else group.any_member()
+    if home and (member is None or not (member.present or message.away)):
         return queues.send_home(message, name, home)
-    if group is None or group.any_member() is None:
+    if group is None or member is None:
         Ledger(name, router.counters).lost(SESSION_ENDED, 1)
         return 0
     count = router.fanout.deliver_to_one_group(group, message)
