@@ -1,14 +1,9 @@
 """The homes of share groups, where a broker has several workers.
 
-Over several workers of one machine each share group lives at one of them, its *home*. The home alone subscribes to
-the filter for the group, chooses the members, and has the queue. The other workers tell it what members they have by
+Over several workers of one machine each share group lives at one of them, its *home*, which alone subscribes to the
+filter for the group, chooses the members, and has the queue. The other workers tell it what members they have by
 subscribing there to `$node/HOME/members/CONNECTED/NAME/FILTER`: that makes the session of the worker a member of the
-group as well, whose turn comes CONNECTED times in a row, and which is as one that is away while that is 0. Its
-messages say for which group they are (`node_messages.for_group`), and the worker gives each to one of its members, or
-sends it back if none is connected. What does not wait at the home while no member is connected anywhere is marked as
-for one that is away (`Mark.away`), and not sent back: else both workers would send it for ever. With `busy` in place
-of `members`, none of them has room: then the worker gets nothing from the queue, and other messages only if no other
-member has room either.
+group as well, whose turn comes CONNECTED times in a row, and which is as one that is away while that is 0.
 """
 
 from __future__ import annotations
@@ -32,6 +27,12 @@ _LEVELS: Final = 5
 
 class ShareHome:
     """The worker where a share group lives, if that is another one. `node`: its client identifier.
+
+    Its messages say for which group they are (`node_messages.for_group`), and this worker gives each to one of its
+    members, or sends it back if none is connected. What does not wait at the home while no member is connected anywhere
+    is marked as for one that is away (`Mark.away`), and not sent back: else both workers would send it for ever. A
+    members filter with `busy` in place of `members` says that no member has room: then the worker gets nothing from the
+    queue, and other messages only if no other member has room either.
 
     The listener of the table of subscriptions tells it.
     """

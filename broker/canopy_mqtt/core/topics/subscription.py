@@ -274,7 +274,7 @@ class Turns:
 
 
 class MembersElsewhere:
-    """The connected members of a share group at another worker, for which one member stands here (`routing.share_homes`)."""
+    """The connected members of a share group at another worker: see `routing.share_homes`."""
 
     def __init__(self, count: int, busy: bool) -> None:
         self.count = count
