@@ -43,6 +43,15 @@ def is_read_once(path: str | Path) -> bool:
         return False
 
 
+def is_empty(path: str | Path) -> bool:
+    """Return True if a file is there with nothing in it."""
+    try:
+        return os.path.getsize(path) == 0
+    except OSError:
+        # Reading it says why.
+        return False
+
+
 def check_files(*paths: str | Path) -> None:
     """Raise OSError, with the name, unless these files can be read: before OpenSSL opens them by itself. "" is none."""
     for path in paths:

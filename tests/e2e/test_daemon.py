@@ -217,6 +217,10 @@ class TestHangup:
             daemon.process.send_signal(signal.SIGHUP)
             (line,) = daemon.until("settings not reloaded")
             assert line["detail"] == f"{config}: line 2: mqtt.max_qos: found 3; allowed: 0 or 1 or 2"
+            config.write_text("")
+            daemon.process.send_signal(signal.SIGHUP)
+            (line,) = daemon.until("settings not reloaded")
+            assert line["detail"] == f"{config}: is empty, and was not at the start; what was in it stays in force"
             daemon.connect(CONNECT_4).close()
             assert daemon.end()[0] == 0
 

@@ -15,7 +15,7 @@ import typer
 from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.command.settings_arguments import load, one_of
-from canopy_mqtt.files import is_read_once
+from canopy_mqtt.files import is_empty, is_read_once
 from canopy_mqtt.settings import DATABASES, Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.loader import load_settings
@@ -101,11 +101,15 @@ def serve(
     addresses = [*(listen or ()), *([] if port is None else [f"mqtt://127.0.0.1:{port}"])]
     # A pipe, as of `--config <(command)`, is empty when it is read again: that would be the defaults.
     once = config is not None and is_read_once(config)
+    was_empty = config is None or is_empty(config)
     settings = load(config, changes, addresses)
 
     def read_again() -> Settings:
         if once:
             raise SettingsError([f"{config}: can be read only once; what was in it stays in force"])
+        if config is not None and is_empty(config) and not was_empty:
+            # It was being written, or the disk was full: the defaults have no users.
+            raise SettingsError([f"{config}: is empty, and was not at the start; what was in it stays in force"])
         return load_settings(config, changes, addresses)
 
     # Nothing but the file can have changed.
