@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from canopy_mqtt.core.codec import packets as p
@@ -12,6 +14,7 @@ from canopy_mqtt.core.hooks import Origin
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.share_homes import MAX_NAME
 from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, Case
 from tests.core.harness import Network, limits, untouched
 from tests.support.runs import for_each
@@ -158,3 +161,12 @@ class TestSubscribing:
         filters = ["\u6c34" * 2, "\u6c34" * 3]
         assert network.client("kept", expiry=9).subscribe(*filters) == [0, 0x8F]
         assert network.client("c").subscribe(*filters) == [0, 0]
+
+    @for_each(("home_of", "codes"), [(None, [0, 0]), (lambda _: "", [0, 0x8F])])
+    def test_a_share_group_that_another_worker_could_not_be_told_of(
+        self, home_of: Callable[[str], str] | None, codes: list[int]
+    ) -> None:
+        network = Network(limits())
+        network.router.table.home_of = home_of
+        names = [f"$share/g/{'a' * (MAX_NAME - len('$share/g/') + more)}" for more in (0, 1)]
+        assert network.client("c").subscribe(*names) == codes

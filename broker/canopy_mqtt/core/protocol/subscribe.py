@@ -46,7 +46,7 @@ from canopy_mqtt.core.queues.queue_terms import (
 from canopy_mqtt.core.refusals import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_filter_room
-from canopy_mqtt.core.routing.share_homes import group_of
+from canopy_mqtt.core.routing.share_homes import MAX_NAME, group_of
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
@@ -341,6 +341,9 @@ class FilterPacket(Job):
         if group and router.shared is not None and not router.shared.holds(session):
             self._why = "the store of all nodes, which has the queues of share groups, could not be reached at CONNECT"
             return reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
+        if group and router.table.home_of is not None and len(name.encode()) > MAX_NAME:
+            self._why = f"several workers take names of share groups of up to {MAX_NAME} bytes"
+            return reason_codes.TOPIC_FILTER_INVALID
         kept = session.journal is not None or (group and router.shared is not None)
         if kept and 0 < limits.max_stored_name < len(name.encode()):
             self._why = f"the store takes topic filters of up to {limits.max_stored_name} bytes"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MEMBERS: Final = "members"
 BUSY: Final = "busy"
 
+MAX_NAME: Final = 65_535 - 64
+"""Bytes of `$share/NAME/FILTER` at most: the members filter has it, with some levels before it, in one string."""
+
 _LEVELS: Final = 5
 """Levels of a members filter before the filter of the group."""
 
