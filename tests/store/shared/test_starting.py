@@ -117,8 +117,8 @@ async def test_a_node_that_another_process_has_replaced_leaves_it_alone_for_a_wh
         pauses.append(node._pause)
         refused = broker.idle("s")
         refused.connect(clean=False, expiry=300)
-        assert refused.connack.reason_code == reason_codes.SERVER_UNAVAILABLE
         broker.store.second(0.0, blocked=False)
+        assert refused.connack.reason_code == reason_codes.SERVER_UNAVAILABLE
         assert heard.reasons[-1] == store.REPLACED
         await until(lambda first=first: node.node.joined not in (None, first))  # type: ignore[misc]
     assert pauses == [0.05, 0.1, 0.2]

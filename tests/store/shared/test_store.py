@@ -321,6 +321,8 @@ async def test_a_clean_connect_between_two_incarnations_ends_the_session(brokers
     waits, claims = await client_of(here, "waits"), await client_of(here, "claims")
     claims.killed()
     claims.connect(clean=True, expiry=0)
+    # It stood still while the database restarted, which has then said that the incarnation is over.
+    here.store.away, here.store.running.database.trouble = 100.0, "the connection was lost"
     here.store.node.over()
     await connect(waits, here, clean=True, expiry=0)
     await until(lambda: claims.connack.reason_code == 0, "CONNACK")

@@ -122,6 +122,8 @@ class SharedStore(Store, SharedSessions):
         """What is to be retained: of the notes that are not written, in their order."""
         self._settling: dict[Offer, None] = {}
         """What is written, and not read yet."""
+        self._late: list[Attempt] = []
+        """CONNECTs that wait until it is known whether their sessions can be claimed."""
         self._looks: dict[RetainedWait, None] = {}
         """Subscriptions that wait for the newest retained messages."""
 
@@ -236,8 +238,7 @@ class SharedStore(Store, SharedSessions):
         if isinstance(piece, Hello):
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)  # the node has begun
-            for attempt in list(self.waiting.values()):
-                self._claim(attempt)
+            self._claim_late()
         self._tell(piece)
 
     def linked(self, nodes: Collection[str]) -> bool:
@@ -293,6 +294,8 @@ class SharedStore(Store, SharedSessions):
 
     def over(self) -> Iterable[Callable[[], None]]:
         self._notice(FAILED_OVER if self.running.database.has_moved else OVER)
+        self.away = 0.0  # the database has said so
+        self._late = [*self.waiting.values()]
         for holder in list(self._holders.values()):
             holder.lost()
         self.journal.kept.clear()
@@ -343,9 +346,12 @@ class SharedStore(Store, SharedSessions):
         if self.in_trouble or self.is_away:
             for wait in list(self._looks):
                 self._looked(wait)
-        if self._is_shut:
-            for attempt in list(self.waiting.values()):
+        if self.is_away or self.running.is_replaced:
+            late, self._late = self._late, []
+            for attempt in late:
                 unclaimed(attempt)
+        elif self.node.joined is not None:
+            self._claim_late()
         if self.is_away:
             for holder in list(self._holders.values()):
                 holder.move()
@@ -404,21 +410,18 @@ class SharedStore(Store, SharedSessions):
     # -- as the core sees it -------------------------------------------------------------------------------------------
 
     def claim(self, attempt: Attempt) -> None:
-        if self.is_away or self._is_shut:
-            unclaimed(attempt)
-        elif self.node.joined is not None:
-            self._claim(attempt)
-        # Else it waits until the next incarnation has begun (`tell`): without a claim, a clean one would leave the
-        # session that there is.
+        """See `SharedSessions.claim`. Where no session can be claimed, a second passes before it is answered so: the
+        database may answer again, or an incarnation be about to begin. Without a claim, a clean CONNECT leaves the
+        session that there is."""
+        self._late.append(attempt)
+        if self.node.joined is not None and not self.is_away:
+            self._claim_late()
 
-    @property
-    def _is_shut(self) -> bool:
-        """Whether no session can be claimed, nor in a moment."""
-        unable = self.in_trouble or self.is_away or self.running.is_replaced
-        return unable and self.node.joined is None
-
-    def _claim(self, attempt: Attempt) -> None:
-        self.node.claim(attempt.client_id, Holder(self, attempt, self._principals.write(attempt.principal)))
+    def _claim_late(self) -> None:
+        late, self._late = self._late, []
+        for attempt in late:
+            if not attempt.is_gone:
+                self.node.claim(attempt.client_id, Holder(self, attempt, self._principals.write(attempt.principal)))
 
     def left(self, attempt: Attempt) -> None:
         holder = self._holders.pop(attempt, None)
