@@ -108,7 +108,7 @@ def serve(
         if once:
             raise SettingsError([f"{config}: can be read only once; what was in it stays in force"])
         if config is not None and is_empty(config) and not was_empty:
-            # It was being written, or the disk was full: the defaults have no users.
+            # A full disk or a write under way leaves it so, and the defaults have no users.
             raise SettingsError([f"{config}: is empty, and was not at the start; what was in it stays in force"])
         return load_settings(config, changes, addresses)
 
